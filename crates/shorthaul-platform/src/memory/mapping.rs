@@ -1,0 +1,146 @@
+//! Memory that another process can write at any moment.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::atomics::SharedWord;
+use super::raw::RawMapping;
+use crate::store::{self, Store};
+
+/// A shared, writable mapping of a memfd from its start.
+///
+/// The other side may change any byte at any moment, so no reference into it is ever handed out: what
+/// goes in and out are stores and copies that the compiler can't look into, and the kernel's own.
+/// Children made by fork(2) don't get the mapping (`MADV_DONTFORK`).
+///
+/// All ranges are in bytes; a range outside the mapping panics, as slicing does.
+#[derive(Debug)]
+pub struct SharedMapping {
+    raw: RawMapping,
+}
+
+impl SharedMapping {
+    /// Maps `bytes` of `file`. The caller knows that the file has them and can't shrink.
+    pub(super) fn of_file(file: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let raw = RawMapping::of_file(file, bytes, protection, MapFlags::SHARED)?;
+        raw.advise(Advice::LinuxDontFork);
+        Ok(Self { raw })
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.raw.bytes()
+    }
+
+    /// Whether it has no bytes at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Touches every page now, so that later stores take no page fault. A hint: see madvise(2).
+    pub fn populate(&self) {
+        self.raw.advise(Advice::LinuxPopulateWrite);
+    }
+
+    /// Stores `value` into every byte of `range`. Streaming stores are fenced before it returns.
+    ///
+    /// # Panics
+    /// If `range` is not inside the mapping.
+    pub fn fill(&self, range: Range<usize>, value: u8, store: Store) {
+        let (start, bytes) = self.part(range);
+        // SAFETY: `part` checked that the range is mapped, which it stays while `self` lives; the
+        // kernels are made for memory that others write too.
+        unsafe { store::fill(start, bytes, value, store) };
+    }
+
+    /// Copies `source` to `at`. Streaming stores are fenced before it returns.
+    ///
+    /// # Panics
+    /// If `at + source.len()` is past the end.
+    pub fn copy_in(&self, at: usize, source: &[u8], store: Store) {
+        let (start, bytes) = self.part(at..end_of(at, source.len()));
+        // SAFETY: `part` checked the target; the source is a slice of the same length. They can't
+        // overlap: no slice over shared memory exists.
+        unsafe { store::copy_in(start, source.as_ptr(), bytes, store) };
+    }
+
+    /// Copies the bytes at `at` into `target`: what the other side writes meanwhile may or may not
+    /// be in the copy, but the copy itself holds still.
+    ///
+    /// # Panics
+    /// If `at + target.len()` is past the end.
+    pub fn copy_out(&self, at: usize, target: &mut [u8]) {
+        let (start, bytes) = self.part(at..end_of(at, target.len()));
+        // SAFETY: `part` checked the source; the target is a slice of the same length, borrowed
+        // exclusively.
+        unsafe { store::copy_out(target.as_mut_ptr(), start, bytes) };
+    }
+
+    /// Sums the first byte of every `stride` bytes of `range` (1 sums all bytes).
+    ///
+    /// # Panics
+    /// If `range` is not inside the mapping or `stride` is 0.
+    pub fn sum(&self, range: Range<usize>, stride: usize) -> u64 {
+        assert!(stride > 0, "a stride of 0 never ends");
+        let (start, bytes) = self.part(range);
+        // SAFETY: `part` checked that the range is mapped; the kernel reads each byte once.
+        unsafe { store::sum(start, bytes, stride) }
+    }
+
+    /// Reads up to `range.len()` bytes of `file` at `file_offset` straight into the mapping, and
+    /// returns how many came; 0 is the end of the file. The kernel does the copying.
+    ///
+    /// # Errors
+    /// Those of pread(2); `EFAULT` if pages of the mapping are gone.
+    ///
+    /// # Panics
+    /// If `range` is not inside the mapping.
+    pub fn read_from(
+        &self,
+        file: BorrowedFd<'_>,
+        file_offset: u64,
+        range: Range<usize>,
+    ) -> io::Result<usize> {
+        let (start, bytes) = self.part(range);
+        let offset = libc::off_t::try_from(file_offset)
+            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        // SAFETY: the kernel writes at most `bytes` bytes at `start`, all of which are mapped.
+        let read = unsafe { libc::pread(file.as_raw_fd(), start.cast(), bytes, offset) };
+        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// The 32-bit word at byte `at`, to be used as an atomic by both sides.
+    ///
+    /// # Panics
+    /// If `at` is not a multiple of 4 or the word is not inside the mapping.
+    pub fn word(&self, at: usize) -> SharedWord<'_> {
+        assert!(at.is_multiple_of(4), "a word at {at} is not aligned");
+        let (start, _) = self.part(at..end_of(at, 4));
+        // SAFETY: mapped (checked by `part`) and aligned (a mapping starts at a page, `at` is a
+        // multiple of 4) for as long as `self` is borrowed.
+        unsafe { SharedWord::at(start.cast()) }
+    }
+
+    fn part(&self, range: Range<usize>) -> (*mut u8, usize) {
+        let bytes = self.raw.bytes();
+        assert!(
+            range.start <= range.end && range.end <= bytes,
+            "bytes {}..{} of a mapping of {bytes}",
+            range.start,
+            range.end,
+        );
+        (
+            self.raw.start().wrapping_add(range.start),
+            range.end - range.start,
+        )
+    }
+}
+
+fn end_of(at: usize, bytes: usize) -> usize {
+    at.checked_add(bytes)
+        .expect("the end of a range fits in usize")
+}

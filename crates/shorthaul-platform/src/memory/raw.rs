@@ -1,0 +1,98 @@
+//! One mapped address range, given back on drop. Private to `memory`: raw pointers end here.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+
+/// An owned range of `bytes` mapped bytes; an empty one maps nothing (mmap refuses length 0).
+#[derive(Debug)]
+pub(super) struct RawMapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is plain address space: it is valid from every thread, and unmapping it may
+// happen on any. What may be done with the bytes is decided by the types that own a `RawMapping`.
+unsafe impl Send for RawMapping {}
+// SAFETY: as above; `&RawMapping` gives out only the address and the length.
+unsafe impl Sync for RawMapping {}
+
+impl RawMapping {
+    /// Maps `bytes` of `file` from its start.
+    pub(super) fn of_file(
+        file: BorrowedFd<'_>,
+        bytes: usize,
+        protection: ProtFlags,
+        flags: MapFlags,
+    ) -> io::Result<Self> {
+        if bytes == 0 {
+            return Ok(Self::empty());
+        }
+        // SAFETY: the kernel chooses a free range (no MAP_FIXED), so no memory of ours is replaced.
+        let start = unsafe { mm::mmap(ptr::null_mut(), bytes, protection, flags, file, 0) }?;
+        Self::owning(start.cast(), bytes)
+    }
+
+    /// Maps `bytes` of zeroed memory of our own.
+    pub(super) fn anonymous(bytes: usize) -> io::Result<Self> {
+        if bytes == 0 {
+            return Ok(Self::empty());
+        }
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses a free range (no MAP_FIXED), so no memory of ours is replaced.
+        let start =
+            unsafe { mm::mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }?;
+        Self::owning(start.cast(), bytes)
+    }
+
+    fn owning(start: *mut u8, bytes: usize) -> io::Result<Self> {
+        let start = NonNull::new(start).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        Ok(Self { start, bytes })
+    }
+
+    fn empty() -> Self {
+        Self {
+            start: NonNull::dangling(),
+            bytes: 0,
+        }
+    }
+
+    pub(super) fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Gives the kernel a hint about the whole range; a kernel that doesn't know it ignores it.
+    pub(super) fn advise(&self, advice: Advice) {
+        if self.bytes > 0 {
+            debug_assert!(is_harmless(advice), "an advice that drops data is no hint");
+            // SAFETY: the range is ours and mapped, and the advice changes no contents.
+            let hint = unsafe { mm::madvise(self.start.as_ptr().cast(), self.bytes, advice) };
+            // A hint that is refused (EINVAL on an older kernel, ENOMEM under a limit) costs speed.
+            hint.ok();
+        }
+    }
+}
+
+impl Drop for RawMapping {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            // SAFETY: the range was mapped by us, nobody else unmaps it, and no reference into it
+            // can outlive its owner.
+            let unmapped = unsafe { mm::munmap(self.start.as_ptr().cast(), self.bytes) };
+            debug_assert!(unmapped.is_ok(), "munmap of our own range");
+        }
+    }
+}
+
+fn is_harmless(advice: Advice) -> bool {
+    matches!(
+        advice,
+        Advice::LinuxDontFork | Advice::LinuxPopulateRead | Advice::LinuxPopulateWrite
+    )
+}

@@ -1,0 +1,84 @@
+//! Memory that nobody can write any more.
+
+use std::io;
+use std::ops::Deref;
+use std::os::fd::{AsFd, OwnedFd};
+use std::slice;
+
+use rustix::fs::{self, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::memfd::{Refusal, shmem_seals};
+use super::raw::RawMapping;
+
+/// A read-only mapping of a memory file sealed against shrinking, growing and writing.
+///
+/// The kernel grants F_SEAL_WRITE only while no writable mapping exists and refuses writes, new
+/// writable mappings and hole punching from then on: the bytes hold still, so `&[u8]` is sound.
+#[derive(Debug)]
+pub struct SealedMapping {
+    raw: RawMapping,
+}
+
+impl SealedMapping {
+    /// Parses a received descriptor and maps it, if it is sealed, on shmem, at most `bytes_max`
+    /// bytes, and **fully backed**: a sparse sealed file is a bomb, for reading its holes through a
+    /// mapping allocates pages that are charged to the reader. Read those with pread(2), which
+    /// allocates nothing, or refuse them. The descriptor is closed; the mapping stays.
+    ///
+    /// # Errors
+    /// A [`Refusal`] that says what was found.
+    ///
+    /// # References
+    /// fcntl_get_seals(2), "File Sealing"
+    pub fn parse(file: OwnedFd, bytes_max: u64) -> Result<Self, Refusal> {
+        if !shmem_seals(&file)?.contains(SEALED) {
+            return Err(Refusal::SealsMissing {
+                wanted: "SHRINK, GROW and WRITE",
+            });
+        }
+        let stat = fs::fstat(&file)?;
+        let bytes = stat.st_size as u64;
+        if bytes > bytes_max {
+            return Err(Refusal::TooLarge {
+                found: bytes,
+                limit: bytes_max,
+            });
+        }
+        let backed = (stat.st_blocks as u64).saturating_mul(512);
+        if backed < bytes {
+            return Err(Refusal::Sparse { backed, bytes });
+        }
+        Self::map(&file, bytes)
+    }
+
+    fn map(file: &OwnedFd, bytes: u64) -> Result<Self, Refusal> {
+        let limit = isize::MAX as u64;
+        let bytes = usize::try_from(bytes).map_err(|_| Refusal::TooLarge {
+            found: bytes,
+            limit,
+        })?;
+        // MAP_PRIVATE: a shared mapping of a write-sealed file is refused by kernels before 6.7.
+        RawMapping::of_file(file.as_fd(), bytes, ProtFlags::READ, MapFlags::PRIVATE)
+            .map(|raw| Self { raw })
+            .map_err(|error| Refusal::Kernel(errno(&error)))
+    }
+}
+
+impl Deref for SealedMapping {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: mapped readable while `self` lives; the seals that `parse` found can't be taken
+        // back, and with them no process can change or remove the bytes.
+        unsafe { slice::from_raw_parts(self.raw.start(), self.raw.bytes()) }
+    }
+}
+
+fn errno(error: &io::Error) -> rustix::io::Errno {
+    rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO)
+}
+
+const SEALED: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::WRITE);

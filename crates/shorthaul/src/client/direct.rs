@@ -1,0 +1,423 @@
+//! A client without threads: the caller's own thread does the socket's work.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use shorthaul_platform::memory::Memfd;
+use shorthaul_platform::socket::{Credentials, Wait};
+
+use super::buffer::{Buffer, Home};
+use super::call::{Call, MEMFD_NAME, Outgoing, Prepared, sealed};
+use super::connect::{self, ClientOptions, Connected, broken, lost};
+use super::notices::{Notice, Notices};
+use super::reply::{CallError, Outcome, outcome};
+use crate::connection::client::{ClientConnection, ClientEvent, OutgoingCall};
+use crate::error::{Error, Result, Status};
+use crate::limits::Limits;
+use crate::payload::MemoryPool;
+use crate::stream::{self, Flushed, ReceiveError};
+
+/// A connection whose caller does its own socket I/O: two hops per call instead of four. It serves
+/// one caller at a time; for several, see [`DirectPool`](super::DirectPool) or
+/// [`Client`](super::Client).
+///
+/// Nothing happens in the background. Acknowledgements of cancelled calls (which give their buffers
+/// back to the system) and notices are taken in **only inside calls and [`DirectClient::poll`]**.
+#[derive(Debug)]
+pub struct DirectClient {
+    socket: UnixStream,
+    connection: ClientConnection<OwnedFd, Token>,
+    pool: Arc<MemoryPool>,
+    released: Arc<Released>,
+    home: SharedHome,
+    server: Credentials,
+    timeout_default: Duration,
+    /// The socket's SO_RCVTIMEO as it is set now.
+    receive_timeout: Option<Duration>,
+    notices: Notices,
+    next_id: u64,
+    dead: Option<Error>,
+}
+
+/// What a call wants back with its answer.
+#[derive(Debug)]
+struct Token {
+    call: u64,
+    buffer: Option<Buffer>,
+    offset: usize,
+}
+
+/// Regions that were dropped and not given up yet.
+#[derive(Debug, Default)]
+struct Released(Mutex<Vec<u64>>);
+
+impl Home for Released {
+    fn release(&self, region: u64) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(region);
+    }
+}
+
+/// `Released` under the type that buffers know.
+struct SharedHome(Arc<dyn Home>);
+
+impl std::fmt::Debug for SharedHome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Home")
+    }
+}
+
+/// What came of one step.
+enum Step {
+    Answered(u64, Outcome),
+    Registered(Result<(), Status>),
+    Other,
+    /// Nothing more is here.
+    Dry,
+}
+
+impl DirectClient {
+    /// Connects to the server at `path`.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for a path that can't be a socket's, [`Error::Io`] if nobody listens,
+    /// [`Error::PeerRefused`] if either side doesn't want the other.
+    pub fn connect(path: impl AsRef<Path>) -> Result<Self> {
+        Self::connect_with(path, &ClientOptions::default())
+    }
+
+    /// Connects to the server at `path`.
+    ///
+    /// # Errors
+    /// As [`DirectClient::connect`].
+    pub fn connect_with(path: impl AsRef<Path>, options: &ClientOptions) -> Result<Self> {
+        Self::from_stream(connect::connect(path.as_ref())?, options)
+    }
+
+    /// Makes a client of a stream that is connected already: an inherited socketpair, say.
+    ///
+    /// # Errors
+    /// As [`DirectClient::connect`].
+    pub fn from_stream(stream: UnixStream, options: &ClientOptions) -> Result<Self> {
+        let Connected {
+            socket,
+            connection,
+            pool,
+            server,
+        } = connect::open(stream, options)?;
+        let released = Arc::new(Released::default());
+        let home = SharedHome(Arc::clone(&released) as Arc<dyn Home>);
+        Ok(Self {
+            socket,
+            connection,
+            pool,
+            released,
+            home,
+            server,
+            timeout_default: options.deadline,
+            receive_timeout: None,
+            notices: Notices::default(),
+            next_id: 1,
+            dead: None,
+        })
+    }
+
+    /// Puts a call together.
+    pub fn call<'a>(&'a mut self, method: &'a str) -> Call<'a, &'a mut Self> {
+        Call::new(self, method)
+    }
+
+    /// Makes a buffer of `bytes` bytes and registers it. All its pages are allocated now, so that
+    /// calls take no page fault.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`] over the server's limit, [`Error::Status`] with RESOURCE_EXHAUSTED if
+    /// the server has no room for another, [`Error::Io`] if there is no memory.
+    pub fn buffer(&mut self, bytes: usize) -> Result<Buffer> {
+        check_region_bytes(bytes, &self.limits())?;
+        let (memory, memfd) = registrable(bytes)?;
+        self.ensure_alive()?;
+        let region = self.new_id();
+        self.connection
+            .register(region, bytes as u64, memfd.into_descriptor());
+        let by = Instant::now() + self.timeout_default;
+        loop {
+            match self.step(by)? {
+                Some(Step::Registered(Ok(()))) => {
+                    return Ok(Buffer::registered(memory, region, Arc::clone(&self.home.0)));
+                }
+                Some(Step::Registered(Err(status))) => return Err(status.into()),
+                Some(_) => {}
+                None => {
+                    // The answer, should it come, would be taken for that to a later one.
+                    return Err(self.die(Error::ConnectionLost("no answer in time".into())));
+                }
+            }
+        }
+    }
+
+    /// Takes in what has arrived: acknowledgements and notices. Waits at most `timeout` for
+    /// something to arrive.
+    ///
+    /// # Errors
+    /// What ended the connection.
+    pub fn poll(&mut self, timeout: Duration) -> Result<()> {
+        self.ensure_alive()?;
+        let now = Instant::now();
+        let by = now
+            .checked_add(timeout)
+            .unwrap_or(now + self.timeout_default);
+        while let Some(step) = self.step(by)? {
+            if matches!(step, Step::Dry) && (timeout.is_zero() || !self.notices.is_empty()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The oldest notice that was taken in and not looked at.
+    pub fn notice(&mut self) -> Option<Notice> {
+        self.notices.pop()
+    }
+
+    /// Calls that the server has not let go of: cancelled ones, after their time-out.
+    pub fn open_calls(&self) -> usize {
+        self.connection.open_calls()
+    }
+
+    /// The server's limits.
+    pub fn limits(&self) -> Limits {
+        self.connection.link.peer_limits()
+    }
+
+    /// Who the server is.
+    pub fn server(&self) -> Credentials {
+        self.server
+    }
+
+    /// Whether the connection still works, as far as is known.
+    pub fn is_alive(&self) -> bool {
+        self.dead.is_none()
+    }
+
+    fn execute(&mut self, outgoing: Outgoing<'_>) -> Outcome {
+        let limits = self.limits();
+        let prepared = outgoing.prepare(&limits, &self.pool, &self.home.0, self.timeout_default)?;
+        let trouble = self.ensure_alive().and_then(|()| self.ensure_room(&limits));
+        if let Err(error) = trouble {
+            return Err(CallError::new(error, prepared.buffer));
+        }
+        let deadline = prepared.deadline;
+        let call = self.start(prepared);
+        loop {
+            match self
+                .step(deadline)
+                .map_err(|error| CallError::new(error, None))?
+            {
+                Some(Step::Answered(answered, outcome)) if answered == call => return outcome,
+                // The late answer to an earlier call.
+                Some(_) => {}
+                None => {
+                    self.connection.cancel(call, Instant::now());
+                    self.flush().map_err(|error| CallError::new(error, None))?;
+                    return Err(CallError::new(Error::DeadlineExceeded, None));
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, mut prepared: Prepared) -> u64 {
+        let call = self.new_id();
+        let (payload, descriptor) = (prepared.payload.take(), prepared.descriptor.take());
+        let token = Token {
+            call,
+            buffer: prepared.buffer.take(),
+            offset: prepared.offset,
+        };
+        let outgoing = OutgoingCall {
+            call,
+            remaining_ns: prepared.remaining_ns(Instant::now()),
+            place: prepared.place,
+            method: prepared.method(),
+            request: prepared.request(),
+        };
+        self.connection.start(&outgoing, payload, descriptor, token);
+        call
+    }
+
+    /// One step forward: the next thing that happened, waiting until `by` for it. None: time is up.
+    fn step(&mut self, by: Instant) -> Result<Option<Step>> {
+        match self.try_step(by) {
+            Ok(step) => Ok(step),
+            Err(error) => Err(self.die(error)),
+        }
+    }
+
+    fn try_step(&mut self, by: Instant) -> Result<Option<Step>> {
+        if let Some(event) = self.connection.next_event().map_err(broken)? {
+            return self.on_event(event).map(Some);
+        }
+        self.give_up_released();
+        let flushed = self.flush()?;
+        let now = Instant::now();
+        if let Some(event) = self.connection.handle_timeout(now).map_err(broken)? {
+            return self.on_event(event).map(Some);
+        }
+        if now >= by {
+            return Ok(None);
+        }
+        self.receive(flushed, by, now)
+    }
+
+    fn receive(&mut self, flushed: Flushed, by: Instant, now: Instant) -> Result<Option<Step>> {
+        let by = self
+            .connection
+            .deadline()
+            .map_or(by, |deadline| deadline.min(by));
+        let wait = match flushed {
+            Flushed::All => {
+                self.set_receive_timeout(by.saturating_duration_since(now))
+                    .map_err(lost)?;
+                Wait::Block
+            }
+            Flushed::Blocked => {
+                connect::wait(&self.socket, true, Some(by)).map_err(lost)?;
+                Wait::Never
+            }
+        };
+        let link = &mut self.connection.link;
+        match stream::receive_with(self.socket.as_fd(), link, wait, Instant::now) {
+            Ok(read) if read.bytes == 0 => Err(lost(io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => Ok(Some(Step::Other)),
+            Err(ReceiveError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                Ok(Some(Step::Dry))
+            }
+            Err(ReceiveError::Io(error)) => Err(lost(error)),
+            Err(ReceiveError::Violation(violation)) => Err(broken(violation)),
+        }
+    }
+
+    fn on_event(&mut self, event: ClientEvent<Token>) -> Result<Step> {
+        Ok(match event {
+            ClientEvent::Answered { token, answer } => {
+                Step::Answered(token.call, outcome(answer, token.buffer, token.offset))
+            }
+            ClientEvent::Registered { result, .. } => Step::Registered(result),
+            ClientEvent::Notice { topic, data } => {
+                self.notices.push(topic, data);
+                Step::Other
+            }
+            ClientEvent::Goodbye { code, message } => {
+                return Err(Error::ConnectionLost(format!(
+                    "the server says {code}: {message}"
+                )));
+            }
+            // Dropping the token gives its buffer back.
+            ClientEvent::LetGo { .. } | ClientEvent::Retired { .. } | ClientEvent::Open => {
+                Step::Other
+            }
+        })
+    }
+
+    fn flush(&mut self) -> Result<Flushed> {
+        if self.connection.link.is_flushed() {
+            return Ok(Flushed::All);
+        }
+        let now = Instant::now();
+        stream::flush(self.socket.as_fd(), &mut self.connection.link, now, |_| {}).map_err(lost)
+    }
+
+    fn give_up_released(&mut self) {
+        let mut released = self
+            .released
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        for region in released.drain(..) {
+            self.connection.release(region);
+        }
+    }
+
+    /// Sets the socket's time-out, unless the one it has is close enough: a wait that ends early is
+    /// begun again, and one that ends late is late by no more than the slack.
+    fn set_receive_timeout(&mut self, wanted: Duration) -> io::Result<()> {
+        let slack = TIMEOUT_SLACK.max(wanted / 64);
+        if self
+            .receive_timeout
+            .is_some_and(|set| set.abs_diff(wanted) <= slack)
+        {
+            return Ok(());
+        }
+        let wanted = wanted.max(TIMEOUT_SLACK);
+        self.socket.set_read_timeout(Some(wanted))?;
+        self.receive_timeout = Some(wanted);
+        Ok(())
+    }
+
+    fn ensure_room(&self, limits: &Limits) -> Result<()> {
+        if self.connection.open_calls() < limits.calls_max as usize {
+            return Ok(());
+        }
+        Err(Error::LimitReached(format!(
+            "{} calls of this connection wait for the server to let go of them: poll, or connect \
+             anew",
+            limits.calls_max
+        )))
+    }
+
+    fn ensure_alive(&self) -> Result<()> {
+        match &self.dead {
+            None => Ok(()),
+            Some(error) => Err(Error::ConnectionLost(format!("it ended before: {error}"))),
+        }
+    }
+
+    /// The connection is of no use any more; everything that it held is let go of.
+    fn die(&mut self, error: Error) -> Error {
+        self.socket.shutdown(std::net::Shutdown::Both).ok();
+        self.dead = Some(Error::ConnectionLost(error.to_string()));
+        error
+    }
+
+    fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+}
+
+impl sealed::Transport for &mut DirectClient {
+    #[allow(private_interfaces)]
+    fn execute(self, call: Outgoing<'_>) -> Outcome {
+        DirectClient::execute(self, call)
+    }
+}
+
+pub(super) fn check_region_bytes(bytes: usize, limits: &Limits) -> Result<()> {
+    if bytes as u64 <= limits.region_bytes_max {
+        return Ok(());
+    }
+    Err(Error::LimitReached(format!(
+        "a buffer of {bytes} bytes is over the server's limit of {}",
+        limits.region_bytes_max
+    )))
+}
+
+/// Memory for a buffer, with all its pages.
+pub(super) fn registrable(
+    bytes: usize,
+) -> Result<(shorthaul_platform::memory::SharedMapping, Memfd)> {
+    let made = Memfd::create_backed(MEMFD_NAME, bytes).and_then(|memfd| Ok((memfd.map()?, memfd)));
+    let (memory, memfd) =
+        made.map_err(|error| Error::io(format!("no memory for a buffer of {bytes} bytes"), error))?;
+    memory.populate();
+    Ok((memory, memfd))
+}
+
+/// What a wait may be late or early by.
+const TIMEOUT_SLACK: Duration = Duration::from_millis(1);

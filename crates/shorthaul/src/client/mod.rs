@@ -1,0 +1,331 @@
+//! The client: calls from many threads over one connection, by a reactor thread of its own; or
+//! direct, by the caller's thread.
+
+mod buffer;
+mod call;
+mod connect;
+mod direct;
+mod notices;
+mod pool;
+mod reactor;
+mod reply;
+mod slot;
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use shorthaul_platform::socket::Credentials;
+
+pub use self::buffer::Buffer;
+use self::buffer::Home;
+pub use self::call::{Call, Transport};
+use self::call::{Outgoing, sealed};
+pub use self::connect::ClientOptions;
+pub use self::direct::DirectClient;
+use self::direct::{check_region_bytes, registrable};
+pub use self::notices::Notice;
+use self::notices::Notices;
+pub use self::pool::{DirectPool, Lent};
+use self::reactor::{Command, Reactor, Submission};
+use self::reply::Outcome;
+pub use self::reply::{CallError, Lane, Reply};
+use self::slot::Slot;
+use crate::error::{Error, Result};
+use crate::inbox::Inbox;
+use crate::limits::Limits;
+use crate::payload::MemoryPool;
+use crate::server::join_by;
+
+/// A connection that many threads can call over at once. A thread of its own does the socket's work.
+///
+/// Dropping it closes the connection: calls that wait on other threads can't exist then, for they
+/// borrow it.
+#[derive(Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    server: Credentials,
+    limits: Limits,
+    timeout_default: Duration,
+    next_id: AtomicU64,
+    /// Waiting places that nobody waits at.
+    slots: Mutex<Vec<Arc<Slot>>>,
+    home: SharedHome,
+}
+
+/// What the callers' threads and the reactor have in common.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    inbox: Arc<Inbox<Command>>,
+    pool: Arc<MemoryPool>,
+    /// Calls that the server has not let go of.
+    open_calls: AtomicUsize,
+    notices: Mutex<Notices>,
+    noticed: Condvar,
+    /// Why the connection ended, once it has.
+    ended: Mutex<Option<String>>,
+}
+
+impl Home for Shared {
+    fn release(&self, region: u64) {
+        // A reactor that has ended has no regions.
+        self.inbox.push(Command::Release(region)).ok();
+    }
+}
+
+/// `Shared` under the type that buffers know.
+struct SharedHome(Arc<dyn Home>);
+
+impl std::fmt::Debug for SharedHome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Home")
+    }
+}
+
+impl Client {
+    /// Connects to the server at `path`.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for a path that can't be a socket's, [`Error::Io`] if nobody listens,
+    /// [`Error::PeerRefused`] if either side doesn't want the other.
+    pub fn connect(path: impl AsRef<Path>) -> Result<Self> {
+        Self::connect_with(path, &ClientOptions::default())
+    }
+
+    /// Connects to the server at `path`.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_with(path: impl AsRef<Path>, options: &ClientOptions) -> Result<Self> {
+        Self::from_stream(connect::connect(path.as_ref())?, options)
+    }
+
+    /// Makes a client of a stream that is connected already: an inherited socketpair, say.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn from_stream(stream: UnixStream, options: &ClientOptions) -> Result<Self> {
+        let connected = connect::open(stream, options)?;
+        let (server, limits) = (connected.server, connected.connection.link.peer_limits());
+        let (shared, thread) = Reactor::start(connected, options)
+            .map_err(|error| Error::io("can't start the client's thread", error))?;
+        let home = SharedHome(Arc::clone(&shared) as Arc<dyn Home>);
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+            server,
+            limits,
+            timeout_default: options.deadline,
+            next_id: AtomicU64::new(1),
+            slots: Mutex::default(),
+            home,
+        })
+    }
+
+    /// Puts a call together.
+    pub fn call<'a>(&'a self, method: &'a str) -> Call<'a, &'a Self> {
+        Call::new(self, method)
+    }
+
+    /// Makes a buffer of `bytes` bytes and registers it. All its pages are allocated now, so that
+    /// calls take no page fault.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`] over the server's limit, [`Error::Status`] with RESOURCE_EXHAUSTED if
+    /// the server has no room for another, [`Error::Io`] if there is no memory.
+    pub fn buffer(&self, bytes: usize) -> Result<Buffer> {
+        check_region_bytes(bytes, &self.limits)?;
+        let (memory, memfd) = registrable(bytes)?;
+        let region = self.new_id();
+        let (answer, answered) = mpsc::channel();
+        let descriptor = memfd.into_descriptor();
+        let command = Command::Register {
+            region,
+            bytes: bytes as u64,
+            descriptor,
+            answer,
+        };
+        self.shared
+            .inbox
+            .push(command)
+            .map_err(|_| self.shared.end())?;
+        // Released when dropped, whatever comes of it.
+        let buffer = Buffer::registered(memory, region, Arc::clone(&self.home.0));
+        match answered.recv_timeout(self.timeout_default) {
+            Ok(Ok(())) => Ok(buffer),
+            Ok(Err(status)) => Err(status.into()),
+            Err(mpsc::RecvTimeoutError::Timeout) => Err(Error::DeadlineExceeded),
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(self.shared.end()),
+        }
+    }
+
+    /// Waits at most `timeout` for a notice from the server.
+    pub fn notice(&self, timeout: Duration) -> Option<Notice> {
+        let notices = self.shared.notices();
+        let waited = self
+            .shared
+            .noticed
+            .wait_timeout_while(notices, timeout, |notices| notices.is_empty());
+        waited.unwrap_or_else(PoisonError::into_inner).0.pop()
+    }
+
+    /// Starts a call that can be waited for, or taken back, later.
+    ///
+    /// # Errors
+    /// As [`Call::send`], as far as it is known before the answer.
+    pub fn start<'a>(call: Call<'a, &'a Self>) -> Result<Pending<'a>, CallError> {
+        let (client, outgoing) = call.into_parts();
+        client.submit(outgoing)
+    }
+
+    /// Calls that the server has not let go of.
+    pub fn open_calls(&self) -> usize {
+        self.shared.open_calls.load(Ordering::Relaxed)
+    }
+
+    /// The server's limits.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Who the server is.
+    pub fn server(&self) -> Credentials {
+        self.server
+    }
+
+    fn submit(&self, outgoing: Outgoing<'_>) -> Result<Pending<'_>, CallError> {
+        let pool = &self.shared.pool;
+        let prepared = outgoing.prepare(&self.limits, pool, &self.home.0, self.timeout_default)?;
+        let calls_max = self.limits.calls_max as usize;
+        if self.shared.open_calls.fetch_add(1, Ordering::Relaxed) >= calls_max {
+            self.shared.open_calls.fetch_sub(1, Ordering::Relaxed);
+            let message = format!("{calls_max} calls of this connection are open: wait for some");
+            return Err(CallError::new(
+                Error::LimitReached(message),
+                prepared.buffer,
+            ));
+        }
+        let slot = self.slots().pop().unwrap_or_default();
+        let (call, deadline) = (self.new_id(), prepared.deadline);
+        let submission = Submission {
+            call,
+            prepared,
+            ticket: slot.ticket(),
+        };
+        match self.shared.inbox.push(Command::Call(submission)) {
+            Ok(()) => Ok(Pending {
+                client: self,
+                call,
+                deadline,
+                slot: Some(slot),
+            }),
+            Err(Command::Call(submission)) => {
+                self.shared.open_calls.fetch_sub(1, Ordering::Relaxed);
+                Err(CallError::new(
+                    self.shared.end(),
+                    submission.prepared.buffer,
+                ))
+            }
+            Err(_) => Err(CallError::new(self.shared.end(), None)),
+        }
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Vec<Arc<Slot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // One that has ended needs not be stopped.
+        self.shared.inbox.push(Command::Stop).ok();
+        if let Some(thread) = self.thread.take() {
+            join_by(thread, Instant::now() + STOP_TIMEOUT);
+        }
+    }
+}
+
+impl sealed::Transport for &Client {
+    #[allow(private_interfaces)]
+    fn execute(self, call: Outgoing<'_>) -> Outcome {
+        self.submit(call)?.wait()
+    }
+}
+
+/// A call under way. Dropping it takes the call back.
+#[derive(Debug)]
+#[must_use = "dropping it takes the call back"]
+pub struct Pending<'a> {
+    client: &'a Client,
+    call: u64,
+    deadline: Instant,
+    slot: Option<Arc<Slot>>,
+}
+
+impl Pending<'_> {
+    /// Waits for the answer, until the call's deadline.
+    ///
+    /// # Errors
+    /// As [`Call::send`].
+    pub fn wait(mut self) -> Result<Reply, CallError> {
+        let Some(slot) = self.slot.take() else {
+            return Err(CallError::new(Error::Cancelled, None));
+        };
+        match slot.wait(self.deadline) {
+            Some(outcome) => {
+                // The reactor has let go of the slot.
+                self.client.slots().push(slot);
+                outcome
+            }
+            None => {
+                self.take_back();
+                Err(CallError::new(Error::DeadlineExceeded, None))
+            }
+        }
+    }
+
+    /// Takes the call back. Its buffer stays with the library until the server has let go of it.
+    pub fn cancel(self) {}
+
+    fn take_back(&self) {
+        // A reactor that has ended has ended all calls.
+        self.client
+            .shared
+            .inbox
+            .push(Command::Cancel(self.call))
+            .ok();
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            // What has come already is dropped with the slot; what comes later finds nobody.
+            if slot.wait(Instant::now()).is_none() {
+                self.take_back();
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// What a caller is told when the connection has ended.
+    fn end(&self) -> Error {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        Error::ConnectionLost(ended.clone().unwrap_or_else(|| "it was closed".into()))
+    }
+
+    fn notices(&self) -> MutexGuard<'_, Notices> {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);

@@ -1,0 +1,350 @@
+//! The thread that does the socket's work for a [`Client`](super::Client).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token as PollToken};
+
+use super::Shared;
+use super::buffer::Buffer;
+use super::call::Prepared;
+use super::connect::{ClientOptions, Connected, broken, lost};
+use super::notices::Notices;
+use super::reply::{CallError, outcome};
+use super::slot::Ticket;
+use crate::connection::client::{ClientConnection, ClientEvent, OutgoingCall};
+use crate::error::{Error, Result, Status};
+use crate::inbox::Inbox;
+use crate::reaper::Reaper;
+use crate::stream::{self, Flushed, ReceiveError};
+
+/// What the callers' threads ask of the reactor.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "calls are what there is most of")]
+pub(super) enum Command {
+    Call(Submission),
+    Cancel(u64),
+    Register {
+        region: u64,
+        bytes: u64,
+        descriptor: OwnedFd,
+        answer: Registration,
+    },
+    Release(u64),
+    Stop,
+}
+
+/// A call to be made.
+#[derive(Debug)]
+pub(super) struct Submission {
+    pub(super) call: u64,
+    pub(super) prepared: Prepared,
+    pub(super) ticket: Ticket,
+}
+
+/// Who waits for a region to be registered.
+pub(super) type Registration = mpsc::Sender<Result<(), Status>>;
+
+/// What a call wants back with its answer.
+#[derive(Debug)]
+pub(super) struct Token {
+    ticket: Ticket,
+    buffer: Option<Buffer>,
+    offset: usize,
+}
+
+/// The reactor: one connection, one poll.
+pub(super) struct Reactor {
+    poll: Poll,
+    socket: UnixStream,
+    connection: ClientConnection<OwnedFd, Token>,
+    shared: Arc<Shared>,
+    registrations: Vec<(u64, Registration)>,
+    reaper: Option<Reaper>,
+    is_readable: bool,
+    waits_for_writing: bool,
+}
+
+impl Reactor {
+    /// Starts the thread.
+    pub(super) fn start(
+        connected: Connected<Token>,
+        options: &ClientOptions,
+    ) -> io::Result<(Arc<Shared>, JoinHandle<()>)> {
+        let Connected {
+            socket,
+            connection,
+            pool,
+            ..
+        } = connected;
+        let poll = Poll::new()?;
+        let inbox = Arc::new(Inbox::new(poll.registry(), BELL)?);
+        let fd = socket.as_raw_fd();
+        poll.registry()
+            .register(&mut SourceFd(&fd), SOCKET, Interest::READABLE)?;
+        let shared = Arc::new(Shared {
+            inbox,
+            pool,
+            open_calls: AtomicUsize::new(0),
+            notices: Mutex::new(Notices::default()),
+            noticed: Condvar::new(),
+            ended: Mutex::new(None),
+        });
+        let reactor = Self {
+            poll,
+            socket,
+            connection,
+            shared: Arc::clone(&shared),
+            registrations: Vec::new(),
+            reaper: None,
+            // The server may have spoken since the hello.
+            is_readable: true,
+            waits_for_writing: false,
+        };
+        let hook = options.on_thread_start.clone();
+        let thread = thread::Builder::new()
+            .name("shorthaul-crx".into())
+            .spawn(move || {
+                if let Some(hook) = hook {
+                    hook();
+                }
+                reactor.run();
+            })?;
+        Ok((shared, thread))
+    }
+
+    fn run(mut self) {
+        let end = match self.serve() {
+            Ok(()) => "it was closed by this side".to_owned(),
+            Err(Error::ConnectionLost(reason)) => reason,
+            Err(error) => error.to_string(),
+        };
+        self.finish(&end);
+    }
+
+    /// Serves until it is told to stop.
+    fn serve(&mut self) -> Result<()> {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        let mut commands = Vec::new();
+        loop {
+            self.shared.inbox.take(&mut commands);
+            let now = Instant::now();
+            for command in commands.drain(..) {
+                if let Command::Stop = command {
+                    return Ok(());
+                }
+                self.obey(command, now);
+            }
+            self.read(now)?;
+            self.write(now)?;
+            while let Some(event) = self.connection.handle_timeout(now).map_err(broken)? {
+                self.on_event(event)?;
+            }
+            self.sleep(&mut events).map_err(lost)?;
+            self.is_readable |= events.iter().any(|event| event.token() == SOCKET);
+        }
+    }
+
+    fn obey(&mut self, command: Command, now: Instant) {
+        match command {
+            Command::Call(submission) => self.start_call(submission, now),
+            Command::Cancel(call) => {
+                // False if its answer has just come.
+                self.connection.cancel(call, now);
+            }
+            Command::Register {
+                region,
+                bytes,
+                descriptor,
+                answer,
+            } => {
+                self.registrations.push((region, answer));
+                self.connection.register(region, bytes, descriptor);
+            }
+            Command::Release(region) => self.connection.release(region),
+            Command::Stop => {}
+        }
+    }
+
+    fn start_call(&mut self, submission: Submission, now: Instant) {
+        let Submission {
+            call,
+            mut prepared,
+            ticket,
+        } = submission;
+        let (payload, descriptor) = (prepared.payload.take(), prepared.descriptor.take());
+        let token = Token {
+            ticket,
+            buffer: prepared.buffer.take(),
+            offset: prepared.offset,
+        };
+        let outgoing = OutgoingCall {
+            call,
+            remaining_ns: prepared.remaining_ns(now),
+            place: prepared.place,
+            method: prepared.method(),
+            request: prepared.request(),
+        };
+        self.connection.start(&outgoing, payload, descriptor, token);
+    }
+
+    /// Reads until the socket is empty. What a server can send without being asked is small and
+    /// bounded by its calls, so there is no turn to end.
+    fn read(&mut self, now: Instant) -> Result<()> {
+        loop {
+            while let Some(event) = self.connection.next_event().map_err(broken)? {
+                self.on_event(event)?;
+            }
+            if !self.is_readable {
+                return Ok(());
+            }
+            match stream::receive(self.socket.as_fd(), &mut self.connection.link, now) {
+                Ok(read) if read.bytes == 0 => {
+                    return Err(lost(io::ErrorKind::UnexpectedEof.into()));
+                }
+                Ok(read) => self.is_readable = !read.is_drained,
+                Err(ReceiveError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.is_readable = false;
+                }
+                Err(ReceiveError::Io(error)) => return Err(lost(error)),
+                Err(ReceiveError::Violation(violation)) => {
+                    self.say_goodbye(&violation, now);
+                    return Err(broken(violation));
+                }
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: ClientEvent<Token>) -> Result<()> {
+        match event {
+            ClientEvent::Answered { token, answer } => {
+                self.shared.open_calls.fetch_sub(1, Ordering::Relaxed);
+                let outcome = outcome(answer, token.buffer, token.offset);
+                if let Err(nobody_waits) = token.ticket.answer(outcome) {
+                    self.bury(nobody_waits);
+                }
+            }
+            ClientEvent::LetGo { token } => {
+                self.shared.open_calls.fetch_sub(1, Ordering::Relaxed);
+                self.bury(token);
+            }
+            ClientEvent::Retired { token } => self.bury(token),
+            ClientEvent::Registered { region, result } => {
+                let found = self
+                    .registrations
+                    .iter()
+                    .position(|(waiting, _)| *waiting == region);
+                if let Some(index) = found {
+                    // Who asked may have given up.
+                    self.registrations.swap_remove(index).1.send(result).ok();
+                }
+            }
+            ClientEvent::Notice { topic, data } => {
+                self.shared.notices().push(topic, data);
+                self.shared.noticed.notify_one();
+            }
+            ClientEvent::Goodbye { code, message } => {
+                return Err(Error::ConnectionLost(format!(
+                    "the server says {code}: {message}"
+                )));
+            }
+            ClientEvent::Open => {}
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, now: Instant) -> Result<()> {
+        let flushed = stream::flush(self.socket.as_fd(), &mut self.connection.link, now, |_| {});
+        let is_blocked = match flushed {
+            Ok(flushed) => flushed == Flushed::Blocked,
+            // What the server said before it went is still to be read: it may say why.
+            Err(error) => {
+                self.is_readable = true;
+                self.read(now)?;
+                return Err(lost(error));
+            }
+        };
+        if is_blocked != self.waits_for_writing {
+            self.waits_for_writing = is_blocked;
+            let writable = is_blocked.then_some(Interest::WRITABLE);
+            let interest = writable.map_or(Interest::READABLE, |w| w | Interest::READABLE);
+            let fd = self.socket.as_raw_fd();
+            let registry = self.poll.registry();
+            registry
+                .reregister(&mut SourceFd(&fd), SOCKET, interest)
+                .map_err(lost)?;
+        }
+        Ok(())
+    }
+
+    fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
+        let may_sleep = self.shared.inbox.fall_asleep();
+        let until = |by: Instant| by.saturating_duration_since(Instant::now());
+        let timeout = if may_sleep {
+            self.connection.deadline().map(until)
+        } else {
+            Some(Duration::ZERO)
+        };
+        let polled = self.poll.poll(events, timeout);
+        if may_sleep {
+            self.shared.inbox.wake_up();
+        }
+        match polled {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn say_goodbye(&mut self, violation: &crate::connection::Violation, now: Instant) {
+        self.connection
+            .link
+            .say_goodbye(violation.code(), &violation.to_string());
+        // The peer may not listen; then it learns nothing.
+        stream::flush(self.socket.as_fd(), &mut self.connection.link, now, |_| {}).ok();
+    }
+
+    /// Drops elsewhere what nobody waits for: unmapping a large buffer takes long.
+    fn bury(&mut self, remains: impl Send + 'static) {
+        if self.reaper.is_none() {
+            self.reaper = Reaper::start().ok();
+        }
+        if let Some(reaper) = &self.reaper {
+            reaper.bury(remains);
+        }
+    }
+
+    /// The connection has ended: everybody who waits is told.
+    fn finish(self, reason: &str) {
+        let lost = || Error::ConnectionLost(reason.to_owned());
+        *self
+            .shared
+            .ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
+        for command in self.shared.inbox.close() {
+            if let Command::Call(Submission {
+                mut prepared,
+                ticket,
+                ..
+            }) = command
+            {
+                // Never sent: the buffer is still the caller's.
+                let buffer = prepared.buffer.take();
+                ticket.answer(Err(CallError::new(lost(), buffer))).ok();
+            }
+        }
+        for token in self.connection.into_tokens() {
+            token.ticket.answer(Err(CallError::new(lost(), None))).ok();
+        }
+    }
+}
+
+const BELL: PollToken = PollToken(0);
+const SOCKET: PollToken = PollToken(1);
+const EVENTS_MAX: usize = 8;

@@ -1,0 +1,295 @@
+//! Bytes and descriptors as they arrive, to whole frames.
+//!
+//! A stream socket delivers a descriptor with the bytes it was sent with, but one read may join
+//! earlier bytes to those, and may stop right after them. So bytes and descriptors queue apart, and
+//! each set of descriptors remembers the stretch of the stream that came with it: a frame may claim
+//! only a set in whose stretch its own first byte lies, and only all of it.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use smallvec::SmallVec;
+
+use super::{Arrival, Violation};
+use crate::limits::{FRAME_STALL_TIMEOUT, Limits, STAGING_BYTES};
+use crate::payload::{MemoryPool, PooledMemory};
+use crate::wire::{Frame, HEADER_BYTES, Header};
+
+/// Turns what arrives into frames. `D` is what a descriptor is.
+#[derive(Debug)]
+pub(super) struct Assembler<D> {
+    limits: Limits,
+    pool: Arc<MemoryPool>,
+    staging: Vec<u8>,
+    /// The part of `staging` that holds bytes not consumed yet.
+    held: Range<usize>,
+    /// Where in the stream `held.start` lies.
+    position: u64,
+    /// Descriptors that no frame has claimed yet.
+    sets: SmallVec<[DescriptorSet<D>; 2]>,
+    state: State<D>,
+    /// The body of the frame whose payload is under way or was just completed.
+    body: Vec<u8>,
+    /// When the frame that is under way last grew.
+    grew_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct DescriptorSet<D> {
+    /// The stretch of the stream that came with the set.
+    stretch: Range<u64>,
+    arrival: Arrival<D>,
+}
+
+#[derive(Debug)]
+enum State<D> {
+    Header,
+    Body {
+        header: Header,
+        claim: Option<Claim<D>>,
+    },
+    Payload {
+        header: Header,
+        claim: Option<Claim<D>>,
+        memory: PooledMemory,
+        filled: usize,
+    },
+}
+
+/// A whole frame.
+#[derive(Debug)]
+pub(super) struct Assembled<'a, D> {
+    pub(super) frame: Frame<'a>,
+    /// The descriptor that the frame said it carries.
+    pub(super) descriptor: Option<Claim<D>>,
+    /// The inline payload, if the header announced one.
+    pub(super) payload: Option<PooledMemory>,
+}
+
+/// What became of a descriptor that a frame said it carries.
+#[derive(Debug)]
+pub(super) enum Claim<D> {
+    Arrived(D),
+    Lost,
+}
+
+impl<D> Assembler<D> {
+    pub(super) fn new(limits: Limits, pool: Arc<MemoryPool>) -> Self {
+        Self {
+            limits,
+            pool,
+            staging: vec![0; STAGING_BYTES],
+            held: 0..0,
+            position: 0,
+            sets: SmallVec::new(),
+            state: State::Header,
+            body: Vec::new(),
+            grew_at: None,
+        }
+    }
+
+    /// Where the next bytes read belong: straight into a payload that is under way, else into the
+    /// staging buffer. Never empty as long as [`Self::next`] was called until it gave nothing.
+    pub(super) fn space(&mut self) -> &mut [u8] {
+        if matches!(self.state, State::Payload { .. }) {
+            let State::Payload { memory, filled, .. } = &mut self.state else {
+                unreachable!()
+            };
+            return &mut memory[*filled..];
+        }
+        self.make_room();
+        &mut self.staging[self.held.end..]
+    }
+
+    /// Says that `bytes` bytes were read into [`Self::space`] and what descriptors came with them.
+    pub(super) fn commit(
+        &mut self,
+        bytes: usize,
+        arrival: Arrival<D>,
+        now: Instant,
+    ) -> Result<(), Violation> {
+        let start = self.position + self.held.len() as u64;
+        if let State::Payload { filled, .. } = &mut self.state {
+            *filled += bytes;
+            self.position += bytes as u64;
+        } else {
+            self.held.end += bytes;
+        }
+        self.grew_at = Some(now);
+        match arrival {
+            Arrival::None => {}
+            Arrival::TooMany => return Err(Violation::TooManyDescriptors),
+            arrival => {
+                self.sets.push(DescriptorSet {
+                    stretch: start..start + bytes as u64,
+                    arrival,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The next whole frame, if it has arrived.
+    pub(super) fn next(&mut self) -> Result<Option<Assembled<'_, D>>, Violation> {
+        if !self.advance()? {
+            return self.pause().map(|()| None);
+        }
+        match std::mem::replace(&mut self.state, State::Header) {
+            State::Payload {
+                header,
+                claim,
+                memory,
+                ..
+            } => {
+                let frame = Frame::decode(&header, &self.body)?;
+                Ok(Some(Assembled {
+                    frame,
+                    descriptor: claim,
+                    payload: Some(memory),
+                }))
+            }
+            State::Body { header, claim } => {
+                let body = self.consume(HEADER_BYTES + header.body_bytes as usize);
+                let frame = Frame::decode(&header, &self.staging[body][HEADER_BYTES..])?;
+                Ok(Some(Assembled {
+                    frame,
+                    descriptor: claim,
+                    payload: None,
+                }))
+            }
+            State::Header => Ok(None),
+        }
+    }
+
+    /// When the frame that is under way has stalled for too long.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.grew_at.map(|at| at + FRAME_STALL_TIMEOUT)
+    }
+
+    /// Moves on as far as the bytes held allow; true when a frame is whole.
+    fn advance(&mut self) -> Result<bool, Violation> {
+        if matches!(self.state, State::Header) {
+            let Some(bytes) = self.staging[self.held.clone()].first_chunk::<HEADER_BYTES>() else {
+                return Ok(false);
+            };
+            let header = Header::decode(bytes, &self.limits)?;
+            let claim = self.claim(&header)?;
+            self.state = State::Body { header, claim };
+        }
+        if let State::Body { header, .. } = &self.state {
+            if self.held.len() < HEADER_BYTES + header.body_bytes as usize {
+                return Ok(false);
+            }
+            if header.payload_bytes == 0 {
+                return Ok(true);
+            }
+            self.begin_payload()?;
+        }
+        match &self.state {
+            State::Payload { memory, filled, .. } => Ok(*filled == memory.len()),
+            _ => Ok(false),
+        }
+    }
+
+    /// Takes exactly the descriptors that the header announces, if they came with its first byte.
+    fn claim(&mut self, header: &Header) -> Result<Option<Claim<D>>, Violation> {
+        let first_byte = self.position;
+        if self
+            .sets
+            .first()
+            .is_some_and(|set| set.stretch.end <= first_byte)
+        {
+            return Err(Violation::UnclaimedDescriptors);
+        }
+        if header.descriptors == 0 {
+            return Ok(None);
+        }
+        let violation = Violation::DescriptorCount {
+            announced: header.descriptors,
+        };
+        if !self
+            .sets
+            .first()
+            .is_some_and(|set| set.stretch.contains(&first_byte))
+        {
+            return Err(violation);
+        }
+        match self.sets.remove(0).arrival {
+            Arrival::Lost => Ok(Some(Claim::Lost)),
+            // No frame kind takes more than one descriptor so far.
+            Arrival::Some(mut found) if found.len() == usize::from(header.descriptors) => {
+                Ok(found.pop().map(Claim::Arrived))
+            }
+            _ => Err(violation),
+        }
+    }
+
+    /// The body is whole and a payload follows: what of it is here already is moved into memory of
+    /// its own, the rest will be read straight into that.
+    fn begin_payload(&mut self) -> Result<(), Violation> {
+        let State::Body { header, claim } = std::mem::replace(&mut self.state, State::Header)
+        else {
+            return Ok(());
+        };
+        let body = self.consume(HEADER_BYTES + header.body_bytes as usize);
+        self.body.clear();
+        self.body
+            .extend_from_slice(&self.staging[body][HEADER_BYTES..]);
+        let bytes = usize::try_from(header.payload_bytes).map_err(|_| Violation::NoMemory)?;
+        let mut memory = self.pool.take(bytes).map_err(|_| Violation::NoMemory)?;
+        let here = self.consume(bytes.min(self.held.len()));
+        let filled = here.len();
+        memory[..filled].copy_from_slice(&self.staging[here]);
+        self.state = State::Payload {
+            header,
+            claim,
+            memory,
+            filled,
+        };
+        Ok(())
+    }
+
+    /// Nothing more can be made of what is there. Descriptors that nobody claimed are in order only
+    /// while they came with the first byte of a header that is still incomplete.
+    fn pause(&mut self) -> Result<(), Violation> {
+        let in_header = matches!(self.state, State::Header);
+        if in_header && self.held.is_empty() {
+            self.grew_at = None;
+        }
+        let first_byte = self.position;
+        let may_wait = in_header && !self.held.is_empty() && self.sets.len() <= 1;
+        let in_order = |set: &DescriptorSet<D>| may_wait && set.stretch.contains(&first_byte);
+        if self.sets.iter().all(in_order) {
+            Ok(())
+        } else {
+            Err(Violation::UnclaimedDescriptors)
+        }
+    }
+
+    /// Takes `bytes` off the front of what is held; they stay in `staging` until the next read.
+    fn consume(&mut self, bytes: usize) -> Range<usize> {
+        let taken = self.held.start..self.held.start + bytes;
+        self.held.start = taken.end;
+        self.position += bytes as u64;
+        taken
+    }
+
+    /// Makes room for the rest of the frame that is under way, or for a new one.
+    fn make_room(&mut self) {
+        let wanted = match &self.state {
+            State::Body { header, .. } => HEADER_BYTES + header.body_bytes as usize,
+            _ => STAGING_BYTES / 2,
+        };
+        if self.held.is_empty() {
+            self.held = 0..0;
+        }
+        if self.staging.len() - self.held.start < wanted.max(self.held.len() + 1) {
+            self.staging.copy_within(self.held.clone(), 0);
+            self.held = 0..self.held.len();
+        }
+        if self.staging.len() < wanted {
+            self.staging.resize(wanted, 0);
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! The client's side of one connection.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Link, OutFrame, Violation};
+use crate::error::{Code, Status};
+use crate::limits::{CANCEL_ACK_TIMEOUT, Limits, RETIRED_BYTES_MAX};
+use crate::payload::{MemoryPool, MessageBytes, PooledMemory};
+use crate::wire::{Call, Frame, LaneNumber, Place, Reply, VERSION};
+
+/// One server, as its client sees it. `D` is what a descriptor is; `T` is what the caller wants back
+/// with the answer, its buffer above all: a token is given back exactly once, and not before the
+/// server has let go of the call's memory or never will.
+#[derive(Debug)]
+pub(crate) struct ClientConnection<D, T> {
+    pub(crate) link: Link<D>,
+    table: Table<T>,
+}
+
+#[derive(Debug)]
+struct Table<T> {
+    calls: HashMap<u64, OpenCall<T>>,
+    /// Cancelled calls by the time their acknowledgement is due, which is the order they came in.
+    unacknowledged: VecDeque<(Instant, u64)>,
+    retired_bytes: u64,
+}
+
+#[derive(Debug)]
+struct OpenCall<T> {
+    place: Place,
+    state: CallState<T>,
+}
+
+#[derive(Debug)]
+enum CallState<T> {
+    Waiting(T),
+    /// Nobody waits any more, but the server may still be writing.
+    Cancelled(T),
+    /// The server did not say in time that it let go. Its memory is never used again.
+    Retired,
+}
+
+/// A call to be sent.
+#[derive(Debug)]
+pub(crate) struct OutgoingCall<'a> {
+    pub(crate) call: u64,
+    pub(crate) remaining_ns: u64,
+    pub(crate) place: Place,
+    pub(crate) method: &'a str,
+    pub(crate) request: &'a [u8],
+}
+
+/// What happened.
+#[derive(Debug)]
+pub(crate) enum ClientEvent<T> {
+    /// The hellos are exchanged: calls can be made.
+    Open,
+    /// The answer to a call that somebody waits for.
+    Answered { token: T, answer: Answered },
+    /// The server has let go of a call that was cancelled.
+    LetGo { token: T },
+    /// The server did not let go in time: unmap the buffer, never use it again.
+    Retired { token: T },
+    /// The server's word on a region.
+    Registered {
+        region: u64,
+        result: Result<(), Status>,
+    },
+    /// News from the server.
+    Notice { topic: u32, data: MessageBytes },
+    /// The server's last word.
+    Goodbye { code: Code, message: String },
+}
+
+/// An answer, checked against what was asked.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) status: Option<Status>,
+    pub(crate) lane: LaneNumber,
+    pub(crate) payload_bytes: usize,
+    pub(crate) response: MessageBytes,
+    pub(crate) payload: Option<PooledMemory>,
+}
+
+impl<D, T> ClientConnection<D, T> {
+    /// A new connection; its hello waits to be written.
+    pub(crate) fn new(limits: Limits, pool: Arc<MemoryPool>, now: Instant) -> Self {
+        let mut link = Link::new(limits, pool, now);
+        link.push_hello(VERSION);
+        let table = Table {
+            calls: HashMap::new(),
+            unacknowledged: VecDeque::new(),
+            retired_bytes: 0,
+        };
+        Self { link, table }
+    }
+
+    /// The next thing that happened.
+    pub(crate) fn next_event(&mut self) -> Result<Option<ClientEvent<T>>, Violation> {
+        loop {
+            let is_open = self.link.is_open();
+            let Some(assembled) = self.link.assembler.next()? else {
+                return Ok(None);
+            };
+            let event = match assembled.frame {
+                Frame::Hello(hello) => {
+                    self.link.accept_hello(&hello)?;
+                    Some(ClientEvent::Open)
+                }
+                Frame::Goodbye { code, message } => Some(ClientEvent::Goodbye {
+                    code,
+                    message: message.to_owned(),
+                }),
+                _ if !is_open => return Err(Violation::Unexpected("the hello must come first")),
+                Frame::Reply(reply) => self.table.on_reply(&reply, assembled.payload)?,
+                Frame::Registered {
+                    region,
+                    code,
+                    message,
+                } => {
+                    let failed = code != Code::Ok;
+                    let result = if failed {
+                        Err(Status::new(code, message))
+                    } else {
+                        Ok(())
+                    };
+                    Some(ClientEvent::Registered { region, result })
+                }
+                Frame::Notice { topic, data } => Some(ClientEvent::Notice {
+                    topic,
+                    data: MessageBytes::from_slice(data),
+                }),
+                _ => return Err(Violation::Unexpected("only a client sends it")),
+            };
+            if event.is_some() {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Sends a call, with the inline payload of its request and the memory file of a one-shot place.
+    /// The caller has checked it against [`Link::peer_limits`]; ids are never used twice.
+    pub(crate) fn start(
+        &mut self,
+        call: &OutgoingCall<'_>,
+        payload: Option<PooledMemory>,
+        descriptor: Option<D>,
+        token: T,
+    ) {
+        let OutgoingCall {
+            call: id,
+            remaining_ns,
+            place,
+            method,
+            request,
+        } = *call;
+        let payload_bytes = payload.as_ref().map_or(0, |payload| payload.len());
+        let frame = Frame::Call(Call {
+            call: id,
+            remaining_ns,
+            place,
+            method,
+            request,
+        });
+        let head = frame.encode(payload_bytes as u64);
+        self.link.outbox.push(OutFrame {
+            head,
+            payload,
+            payload_bytes,
+            descriptor,
+        });
+        self.table.calls.insert(
+            id,
+            OpenCall {
+                place,
+                state: CallState::Waiting(token),
+            },
+        );
+    }
+
+    /// Takes a call back: its token comes out as `LetGo` or `Retired`. False if it is not waiting.
+    pub(crate) fn cancel(&mut self, call: u64, now: Instant) -> bool {
+        let Some(open) = self.table.calls.get_mut(&call) else {
+            return false;
+        };
+        let CallState::Waiting(token) = std::mem::replace(&mut open.state, CallState::Retired)
+        else {
+            return false;
+        };
+        open.state = CallState::Cancelled(token);
+        self.table
+            .unacknowledged
+            .push_back((now + CANCEL_ACK_TIMEOUT, call));
+        self.link.push(Frame::Cancel { call });
+        true
+    }
+
+    /// Announces a region.
+    pub(crate) fn register(&mut self, region: u64, bytes: u64, descriptor: D) {
+        self.link
+            .push_with(Frame::Register { region, bytes }, descriptor);
+    }
+
+    /// Gives a region up; no call that names it is open.
+    pub(crate) fn release(&mut self, region: u64) {
+        self.link.push(Frame::Release { region });
+    }
+
+    /// Calls that are not answered, cancelled ones included.
+    pub(crate) fn open_calls(&self) -> usize {
+        self.table.calls.len()
+    }
+
+    /// When [`Self::handle_timeout`] has something to do.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let acknowledgement = self.table.unacknowledged.front().map(|&(by, _)| by);
+        [self.link.deadline(), acknowledgement]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Finds what has taken too long; call it again until it gives nothing.
+    pub(crate) fn handle_timeout(
+        &mut self,
+        now: Instant,
+    ) -> Result<Option<ClientEvent<T>>, Violation> {
+        self.link.check_time(now)?;
+        self.table.retire(now)
+    }
+
+    /// The connection is gone: every token that is still out comes back.
+    pub(crate) fn into_tokens(self) -> impl Iterator<Item = T> {
+        self.table
+            .calls
+            .into_values()
+            .filter_map(|open| match open.state {
+                CallState::Waiting(token) | CallState::Cancelled(token) => Some(token),
+                CallState::Retired => None,
+            })
+    }
+}
+
+impl<T> Table<T> {
+    fn on_reply(
+        &mut self,
+        reply: &Reply<'_>,
+        payload: Option<PooledMemory>,
+    ) -> Result<Option<ClientEvent<T>>, Violation> {
+        let Some(open) = self.calls.remove(&reply.call) else {
+            return Err(Violation::Answer("no such call is open"));
+        };
+        let answer = check_answer(open.place, reply, payload)?;
+        Ok(match open.state {
+            CallState::Waiting(token) => Some(ClientEvent::Answered { token, answer }),
+            CallState::Cancelled(token) => {
+                self.unacknowledged.retain(|&(_, call)| call != reply.call);
+                Some(ClientEvent::LetGo { token })
+            }
+            CallState::Retired => {
+                self.retired_bytes -= bytes_of(open.place);
+                None
+            }
+        })
+    }
+
+    fn retire(&mut self, now: Instant) -> Result<Option<ClientEvent<T>>, Violation> {
+        let Some(&(by, call)) = self.unacknowledged.front().filter(|&&(by, _)| now >= by) else {
+            return Ok(None);
+        };
+        debug_assert!(now >= by);
+        self.unacknowledged.pop_front();
+        let Some(open) = self.calls.get_mut(&call) else {
+            return Ok(None);
+        };
+        self.retired_bytes += bytes_of(open.place);
+        match std::mem::replace(&mut open.state, CallState::Retired) {
+            CallState::Waiting(token) | CallState::Cancelled(token) => {
+                if self.retired_bytes > RETIRED_BYTES_MAX {
+                    // The token must come out with the others.
+                    open.state = CallState::Cancelled(token);
+                    return Err(Violation::RetiredBytes);
+                }
+                Ok(Some(ClientEvent::Retired { token }))
+            }
+            CallState::Retired => Ok(None),
+        }
+    }
+}
+
+/// Checks an answer against what was asked: a lane that was not offered, or more bytes than were
+/// offered, is a violation.
+fn check_answer(
+    place: Place,
+    reply: &Reply<'_>,
+    payload: Option<PooledMemory>,
+) -> Result<Answered, Violation> {
+    let response = MessageBytes::from_slice(reply.response);
+    if reply.code != Code::Ok {
+        if reply.lane != LaneNumber::None {
+            return Err(Violation::Answer("a failure with a payload"));
+        }
+        let mut status = Status::new(reply.code, reply.message);
+        let is_size = reply.code == Code::OutOfRange && reply.payload_bytes > 0;
+        status.bytes_needed = is_size.then_some(reply.payload_bytes);
+        let lane = LaneNumber::None;
+        return Ok(Answered {
+            status: Some(status),
+            lane,
+            payload_bytes: 0,
+            response,
+            payload,
+        });
+    }
+    let is_offered = match (place, reply.lane) {
+        (_, LaneNumber::None) => reply.payload_bytes == 0,
+        (Place::Inline { .. }, LaneNumber::Inline) => true,
+        (
+            Place::Region { .. } | Place::OneShot { .. },
+            LaneNumber::FillMap | LaneNumber::FillWrite,
+        ) => true,
+        _ => false,
+    };
+    if !is_offered {
+        return Err(Violation::Answer("a lane that the call did not offer"));
+    }
+    if reply.payload_bytes > bytes_of(place) {
+        return Err(Violation::Answer(
+            "more payload than the call offered room for",
+        ));
+    }
+    let payload_bytes = reply.payload_bytes as usize;
+    Ok(Answered {
+        status: None,
+        lane: reply.lane,
+        payload_bytes,
+        response,
+        payload,
+    })
+}
+
+fn bytes_of(place: Place) -> u64 {
+    match place {
+        Place::None => 0,
+        Place::Inline { bytes_max: bytes }
+        | Place::Region { bytes, .. }
+        | Place::OneShot { bytes } => bytes,
+    }
+}

@@ -1,0 +1,245 @@
+//! One peer, without any I/O: bytes, descriptors, time and decisions go in; bytes, descriptors and
+//! events come out. No system call, no clock, no lock, no thread, so that every interleaving can be
+//! tried in one thread with a simulated clock.
+//!
+//! Both sides share the way in ([`assembler`]) and the way out ([`outbox`]), and the same drill:
+//!
+//! 1. read into [`Link::space`], say so with [`Link::received`]
+//! 2. take events until there are none
+//! 3. write what [`Link::transmit`] gives, say so with [`Link::sent`], until there is nothing
+//! 4. call again at [`Link::deadline`] at the latest
+//!
+//! A descriptor is of any type `D`: an owned one in production, a counted token in tests.
+
+mod assembler;
+pub(crate) mod client;
+mod outbox;
+pub(crate) mod server;
+#[cfg(test)]
+mod simulation;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use smallvec::SmallVec;
+
+use self::assembler::{Assembled, Assembler, Claim};
+pub(crate) use self::outbox::Transmit;
+use self::outbox::{OutFrame, Outbox};
+use crate::error::Code;
+use crate::limits::{HANDSHAKE_TIMEOUT, Limits, MESSAGE_BYTES_CAP};
+use crate::payload::MemoryPool;
+use crate::wire::{Frame, Hello, VERSION, WireError};
+
+/// The descriptors that came with one read.
+#[derive(Debug)]
+pub(crate) enum Arrival<D> {
+    /// None: the usual case.
+    None,
+    /// These.
+    Some(SmallVec<[D; 4]>),
+    /// Some were sent, but this process is out of descriptors.
+    Lost,
+    /// More than a frame may carry.
+    TooMany,
+}
+
+/// How a peer broke the protocol. Its connection ends; nobody else's does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Violation {
+    #[error("{0}")]
+    Wire(#[from] WireError),
+    #[error("more descriptors than a frame may carry")]
+    TooManyDescriptors,
+    #[error("{announced} descriptors announced, but others came with the frame's first byte")]
+    DescriptorCount { announced: u8 },
+    #[error("descriptors came that no frame claims")]
+    UnclaimedDescriptors,
+    #[error("a frame that has no place here: {0}")]
+    Unexpected(&'static str),
+    #[error("no version in common: the peer speaks {0} to {1}, this side {VERSION}")]
+    Version(u16, u16),
+    #[error("the hello did not come in time")]
+    HandshakeTimeout,
+    #[error("a frame stopped growing half-way")]
+    FrameStalled,
+    #[error("the peer takes no bytes any more")]
+    WriteStalled,
+    #[error("no memory for what the peer sends")]
+    NoMemory,
+    #[error("the peer answers what was not asked: {0}")]
+    Answer(&'static str),
+    #[error("the server holds on to too many buffers of calls that have ended")]
+    RetiredBytes,
+}
+
+impl Violation {
+    /// What the peer is told.
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Self::NoMemory | Self::RetiredBytes => Code::ResourceExhausted,
+            Self::HandshakeTimeout | Self::FrameStalled | Self::WriteStalled => {
+                Code::DeadlineExceeded
+            }
+            Self::Version(..) => Code::Unimplemented,
+            _ => Code::InvalidArgument,
+        }
+    }
+}
+
+/// What both sides of a connection have in common: the way in, the way out, and the hello.
+#[derive(Debug)]
+pub(crate) struct Link<D> {
+    assembler: Assembler<D>,
+    outbox: Outbox<D>,
+    limits: Limits,
+    /// The peer's limits, once its hello is here.
+    peer: Option<Limits>,
+    hello_by: Instant,
+}
+
+impl<D> Link<D> {
+    fn new(limits: Limits, pool: Arc<MemoryPool>, now: Instant) -> Self {
+        Self {
+            assembler: Assembler::new(limits, pool),
+            outbox: Outbox::new(),
+            limits,
+            peer: None,
+            hello_by: now + HANDSHAKE_TIMEOUT,
+        }
+    }
+
+    /// Where the next bytes read belong. Call it only when the events are used up.
+    pub(crate) fn space(&mut self) -> &mut [u8] {
+        self.assembler.space()
+    }
+
+    /// Says what was read into [`Self::space`].
+    pub(crate) fn received(
+        &mut self,
+        bytes: usize,
+        arrival: Arrival<D>,
+        now: Instant,
+    ) -> Result<(), Violation> {
+        self.assembler.commit(bytes, arrival, now)
+    }
+
+    /// What to write next, if anything.
+    pub(crate) fn transmit(&self) -> Option<Transmit<'_, D>> {
+        self.outbox.transmit()
+    }
+
+    /// Says how much of the last transmit was written. Returns the bytes of inline payload in
+    /// frames that are now written whole.
+    pub(crate) fn sent(&mut self, bytes: usize, now: Instant) -> u64 {
+        self.outbox.sent(bytes, now)
+    }
+
+    /// Says that the socket takes nothing at the moment.
+    pub(crate) fn write_blocked(&mut self, now: Instant) {
+        self.outbox.blocked(now);
+    }
+
+    /// Whether everything is written.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
+    /// Whether so much waits to be written that nothing more should be read.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.outbox.is_crowded()
+    }
+
+    /// Whether the hellos have been exchanged.
+    pub(crate) fn is_open(&self) -> bool {
+        self.peer.is_some()
+    }
+
+    /// The peer's limits; the smallest possible before its hello.
+    pub(crate) fn peer_limits(&self) -> Limits {
+        self.peer.unwrap_or(NO_LIMITS)
+    }
+
+    /// When [`Self::check_time`] has something to find.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let hello = (!self.is_open()).then_some(self.hello_by);
+        [hello, self.assembler.deadline(), self.outbox.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Finds what has taken too long.
+    pub(crate) fn check_time(&self, now: Instant) -> Result<(), Violation> {
+        if !self.is_open() && now >= self.hello_by {
+            return Err(Violation::HandshakeTimeout);
+        }
+        if self.assembler.deadline().is_some_and(|by| now >= by) {
+            return Err(Violation::FrameStalled);
+        }
+        if self.outbox.deadline().is_some_and(|by| now >= by) {
+            return Err(Violation::WriteStalled);
+        }
+        Ok(())
+    }
+
+    /// Queues the last word on this connection.
+    pub(crate) fn say_goodbye(&mut self, code: Code, message: &str) {
+        self.push(Frame::Goodbye { code, message });
+    }
+
+    fn push(&mut self, frame: Frame<'_>) {
+        self.outbox.push_head(frame.encode(0));
+    }
+
+    fn push_with(&mut self, frame: Frame<'_>, descriptor: D) {
+        let head = frame.encode(0);
+        let descriptor = Some(descriptor);
+        self.outbox.push(OutFrame {
+            head,
+            payload: None,
+            payload_bytes: 0,
+            descriptor,
+        });
+    }
+
+    fn push_hello(&mut self, version_min: u16) {
+        let limits = self.limits;
+        let hello = Hello {
+            version_min,
+            version_max: VERSION,
+            features: FEATURES,
+            limits,
+        };
+        self.push(Frame::Hello(hello));
+    }
+
+    fn accept_hello(&mut self, hello: &Hello) -> Result<(), Violation> {
+        let Hello {
+            version_min,
+            version_max,
+            mut limits,
+            ..
+        } = *hello;
+        if self.is_open() {
+            return Err(Violation::Unexpected("a second hello"));
+        }
+        if !(version_min..=version_max).contains(&VERSION) {
+            return Err(Violation::Version(version_min, version_max));
+        }
+        limits.message_bytes_max = limits.message_bytes_max.min(MESSAGE_BYTES_CAP);
+        self.peer = Some(limits);
+        Ok(())
+    }
+}
+
+/// Abilities of this side beyond the version; none yet.
+const FEATURES: u64 = 0;
+
+const NO_LIMITS: Limits = Limits {
+    calls_max: 0,
+    regions_max: 0,
+    message_bytes_max: 0,
+    inline_bytes_max: 0,
+    region_bytes_max: 0,
+};

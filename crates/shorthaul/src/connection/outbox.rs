@@ -1,0 +1,139 @@
+//! Frames that wait to be written, and which part of them comes next.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::time::Instant;
+
+use smallvec::SmallVec;
+
+use crate::limits::{OUTBOX_FRAMES_MAX, WRITE_STALL_TIMEOUT};
+use crate::payload::PooledMemory;
+use crate::wire::Head;
+
+/// The queue of outgoing frames. `D` is what a descriptor is.
+#[derive(Debug)]
+pub(super) struct Outbox<D> {
+    frames: VecDeque<OutFrame<D>>,
+    /// Bytes of the first frame that are written already.
+    written: usize,
+    /// When the peer last took something, while something waits.
+    moved_at: Option<Instant>,
+}
+
+/// One frame on its way out.
+#[derive(Debug)]
+pub(super) struct OutFrame<D> {
+    pub(super) head: Head,
+    pub(super) payload: Option<PooledMemory>,
+    /// How many bytes of the payload's memory are sent.
+    pub(super) payload_bytes: usize,
+    pub(super) descriptor: Option<D>,
+}
+
+/// What to write next: parts of one or more frames, and the descriptor that goes with the first
+/// byte.
+#[derive(Debug)]
+pub(crate) struct Transmit<'a, D> {
+    pub(crate) parts: SmallVec<[IoSlice<'a>; PARTS_MAX]>,
+    pub(crate) descriptor: Option<&'a D>,
+}
+
+impl<D> Outbox<D> {
+    pub(super) fn new() -> Self {
+        Self {
+            frames: VecDeque::new(),
+            written: 0,
+            moved_at: None,
+        }
+    }
+
+    pub(super) fn push(&mut self, frame: OutFrame<D>) {
+        self.frames.push_back(frame);
+    }
+
+    pub(super) fn push_head(&mut self, head: Head) {
+        self.push(OutFrame {
+            head,
+            payload: None,
+            payload_bytes: 0,
+            descriptor: None,
+        });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Whether so much waits that the peer should be given no reason for more.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.frames.len() >= OUTBOX_FRAMES_MAX
+    }
+
+    /// The next parts to write. A descriptor rides on the first byte of its own frame, so a frame
+    /// that has one starts a write of its own.
+    pub(super) fn transmit(&self) -> Option<Transmit<'_, D>> {
+        let first = self.frames.front()?;
+        let descriptor = first.descriptor.as_ref();
+        let mut parts = SmallVec::new();
+        let mut skip = self.written;
+        for (index, frame) in self.frames.iter().enumerate() {
+            if parts.len() + 2 > PARTS_MAX || (index > 0 && frame.descriptor.is_some()) {
+                break;
+            }
+            for part in [&frame.head[..], frame.payload_part()] {
+                let skipped = skip.min(part.len());
+                skip -= skipped;
+                if skipped < part.len() {
+                    parts.push(IoSlice::new(&part[skipped..]));
+                }
+            }
+        }
+        Some(Transmit { parts, descriptor })
+    }
+
+    /// Says that `bytes` bytes of the last transmit were written; its descriptor went with them.
+    /// Returns the bytes of inline payload in frames that are now written whole.
+    pub(super) fn sent(&mut self, bytes: usize, now: Instant) -> u64 {
+        if let Some(first) = self.frames.front_mut()
+            && bytes > 0
+        {
+            first.descriptor = None;
+        }
+        self.written += bytes;
+        let mut payload_bytes = 0;
+        while let Some(first) = self.frames.front()
+            && self.written >= first.bytes()
+        {
+            self.written -= first.bytes();
+            payload_bytes += first.payload_bytes as u64;
+            self.frames.pop_front();
+        }
+        self.moved_at = (!self.frames.is_empty()).then_some(now);
+        payload_bytes
+    }
+
+    /// Says that the peer takes nothing at the moment.
+    pub(super) fn blocked(&mut self, now: Instant) {
+        self.moved_at.get_or_insert(now);
+    }
+
+    /// When a peer that is owed bytes has taken none for too long.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.moved_at.map(|at| at + WRITE_STALL_TIMEOUT)
+    }
+}
+
+impl<D> OutFrame<D> {
+    fn payload_part(&self) -> &[u8] {
+        self.payload
+            .as_ref()
+            .map_or(&[], |memory| &memory[..self.payload_bytes])
+    }
+
+    fn bytes(&self) -> usize {
+        self.head.len() + self.payload_bytes
+    }
+}
+
+/// Parts of one write: eight frames' worth, far below the kernel's 1024.
+const PARTS_MAX: usize = 16;

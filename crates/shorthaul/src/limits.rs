@@ -1,0 +1,122 @@
+//! Every bound of the library, in one place, with who needs it.
+
+use std::time::Duration;
+
+/// What one side allows the other; told to it in the hello, so that an honest peer never runs into
+/// them and a hostile one gains nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Calls of one connection that are not answered yet.
+    pub calls_max: u32,
+    /// Buffers (regions) that one connection has registered.
+    pub regions_max: u32,
+    /// Request bytes of one call, and response bytes of one answer.
+    pub message_bytes_max: u32,
+    /// Payload bytes that travel inline in one frame.
+    pub inline_bytes_max: u64,
+    /// Bytes of one region.
+    pub region_bytes_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            calls_max: 128,
+            regions_max: 256,
+            message_bytes_max: 64 << 10,
+            inline_bytes_max: 128 << 20,
+            region_bytes_max: 16 << 30,
+        }
+    }
+}
+
+/// What all connections of one user id may hold together on a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserLimits {
+    /// Connections.
+    pub connections_max: u64,
+    /// Regions registered, one-shot ones included: each is a descriptor of the server.
+    pub regions_max: u64,
+    /// Bytes of those regions: no more can be mapped, or filled at the server's charge, at a time.
+    pub region_bytes_max: u64,
+}
+
+impl Default for UserLimits {
+    fn default() -> Self {
+        Self {
+            connections_max: 4096,
+            regions_max: 4096,
+            region_bytes_max: 64 << 30,
+        }
+    }
+}
+
+/// A payload, and each part of a region that a call names, starts at a multiple of this many bytes:
+/// a cache line, so that two calls never share one.
+pub const PAYLOAD_ALIGNMENT: u64 = 64;
+/// Bytes of a method's name.
+pub const METHOD_BYTES_MAX: usize = 255;
+/// Bytes of an error's message; a longer one is cut at a character.
+pub const STATUS_BYTES_MAX: usize = 1024;
+/// Bytes of a notice.
+pub const NOTICE_BYTES_MAX: usize = 4096;
+
+/// A body holds at most a message with its method and status, so this much is enough for any side.
+pub(crate) const BODY_BYTES_MAX: u32 = 1 << 20;
+/// Largest `message_bytes_max` that a side may set: what fits a body beside everything else.
+pub const MESSAGE_BYTES_CAP: u32 = BODY_BYTES_MAX - 4096;
+const _: () = assert!(
+    MESSAGE_BYTES_CAP as usize + METHOD_BYTES_MAX + STATUS_BYTES_MAX + 128
+        <= BODY_BYTES_MAX as usize
+);
+const _: () = assert!(NOTICE_BYTES_MAX + 16 <= BODY_BYTES_MAX as usize);
+
+/// Room for one read from a socket. Small frames arrive many at a time; of a large payload this
+/// much is copied once more, the rest is read where it belongs.
+pub(crate) const STAGING_BYTES: usize = 16 << 10;
+/// Bytes moved for one connection before its neighbours have their turn.
+pub(crate) const TURN_BYTES_MAX: usize = 4 << 20;
+/// Frames handled for one connection before its neighbours have their turn.
+pub(crate) const TURN_FRAMES_MAX: usize = 64;
+/// Frames waiting to be written, beyond which nothing more is read from that peer.
+pub(crate) const OUTBOX_FRAMES_MAX: usize = 1024;
+/// Inline payload bytes that one connection may have in answers under way (being made, or waiting
+/// to be written); one call is always let through.
+pub(crate) const INLINE_BYTES_UNDER_WAY_MAX: u64 = 64 << 20;
+/// Bytes of request payloads received and not yet dropped by their calls, beyond which nothing more
+/// is read from that connection.
+pub(crate) const REQUEST_BYTES_UNDER_WAY_MAX: u64 = 64 << 20;
+/// What a connection may be served in one round of the deficit round robin. Smaller is fairer,
+/// larger costs fewer rounds; a megabyte is some tens of microseconds of memory bandwidth.
+pub(crate) const QUANTUM_BYTES: u64 = 1 << 20;
+/// What a call costs in the round robin beyond its bytes.
+pub(crate) const CALL_COST_BYTES: u64 = 4096;
+/// Mappings that one reactor keeps.
+pub(crate) const MAPPINGS_MAX: usize = 1024;
+/// Spare inline memory that a pool keeps.
+pub(crate) const POOL_BYTES_MAX: usize = 256 << 20;
+/// Blocks of one size class that a pool keeps.
+pub(crate) const POOL_BLOCKS_MAX: usize = 64;
+/// Notices that wait to be read on a client; further ones push out the oldest.
+pub const NOTICES_MAX: usize = 256;
+/// Commands and completions that wait for a reactor before its callers are held back.
+pub(crate) const INBOX_MAX: usize = 64 << 10;
+/// Mappings and the like that wait for the reaper; further ones are dropped on the spot.
+pub(crate) const REAPER_QUEUE_MAX: usize = 1024;
+/// Connections that one server holds in all.
+pub(crate) const CONNECTIONS_MAX: usize = 8192;
+/// Bytes of buffers whose calls ended without the server's word that it let go of them.
+pub(crate) const RETIRED_BYTES_MAX: u64 = 4 << 30;
+
+/// A hello must be complete this long after the connection.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A frame that has begun must grow within this.
+pub(crate) const FRAME_STALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// A peer that is owed bytes must take some within this.
+pub(crate) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// A cancelled call must be acknowledged within this, or its buffer is retired.
+pub(crate) const CANCEL_ACK_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long accepting rests when the process is out of descriptors.
+pub(crate) const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// A call without a deadline of its own has this one.
+pub(crate) const DEADLINE_DEFAULT: Duration = Duration::from_secs(60);

@@ -1,0 +1,163 @@
+//! Memory for payloads and messages that belongs to one side alone.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use shorthaul_platform::memory::{PrivateMemory, page_bytes};
+use smallvec::SmallVec;
+
+use crate::limits::{POOL_BLOCKS_MAX, POOL_BYTES_MAX};
+
+/// Small bytes that usually fit without allocating: a request, a response.
+pub type MessageBytes = SmallVec<[u8; 128]>;
+
+/// Keeps memory that inline payloads have used, so that the next ones take no page faults.
+#[derive(Debug, Default)]
+pub(crate) struct MemoryPool {
+    spare: Mutex<Spare>,
+}
+
+#[derive(Debug)]
+struct Spare {
+    bytes: usize,
+    /// By the logarithm of the block's size.
+    classes: [Vec<PrivateMemory>; usize::BITS as usize],
+}
+
+impl Default for Spare {
+    fn default() -> Self {
+        Self {
+            bytes: 0,
+            classes: std::array::from_fn(|_| Vec::new()),
+        }
+    }
+}
+
+/// Memory for one payload, page-aligned; goes back to its pool when dropped.
+#[derive(Debug)]
+pub(crate) struct PooledMemory {
+    memory: Option<PrivateMemory>,
+    bytes: usize,
+    pool: Arc<MemoryPool>,
+}
+
+impl MemoryPool {
+    /// Memory of `bytes` bytes with unspecified contents of this process's own earlier payloads.
+    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> io::Result<PooledMemory> {
+        let block_bytes = block_bytes(bytes)?;
+        let memory = match self.pop(block_bytes) {
+            Some(memory) => memory,
+            None => PrivateMemory::new(block_bytes)?,
+        };
+        Ok(PooledMemory {
+            memory: Some(memory),
+            bytes,
+            pool: Arc::clone(self),
+        })
+    }
+
+    fn pop(&self, block_bytes: usize) -> Option<PrivateMemory> {
+        let mut spare = self.lock();
+        let memory = spare.classes[class(block_bytes)].pop()?;
+        spare.bytes -= block_bytes;
+        Some(memory)
+    }
+
+    fn give_back(&self, memory: PrivateMemory) {
+        let bytes = memory.len();
+        let mut spare = self.lock();
+        let is_welcome = bytes > 0
+            && spare.bytes + bytes <= POOL_BYTES_MAX
+            && spare.classes[class(bytes)].len() < POOL_BLOCKS_MAX;
+        if is_welcome {
+            spare.bytes += bytes;
+            spare.classes[class(bytes)].push(memory);
+        } else {
+            // Unmapping may take long: not under the lock.
+            drop(spare);
+            drop(memory);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Spare> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PooledMemory {
+    /// The whole memory, for the kernels that store into it.
+    pub(crate) fn memory_mut(&mut self) -> &mut PrivateMemory {
+        self.memory.as_mut().expect("there until dropped")
+    }
+}
+
+impl Deref for PooledMemory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory.as_ref().expect("there until dropped")[..self.bytes]
+    }
+}
+
+impl DerefMut for PooledMemory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let bytes = self.bytes;
+        &mut self.memory_mut()[..bytes]
+    }
+}
+
+impl Drop for PooledMemory {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            self.pool.give_back(memory);
+        }
+    }
+}
+
+/// Blocks are powers of two from a page on, so that few sizes serve all.
+fn block_bytes(bytes: usize) -> io::Result<usize> {
+    bytes
+        .max(page_bytes())
+        .checked_next_power_of_two()
+        .filter(|&bytes| bytes <= isize::MAX as usize)
+        .ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+fn class(block_bytes: usize) -> usize {
+    block_bytes.trailing_zeros() as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_used_again() {
+        let pool = Arc::new(MemoryPool::default());
+        let first = pool.take(5000).unwrap();
+        let address = first.as_ptr();
+        assert_eq!(first.len(), 5000);
+        drop(first);
+        assert_eq!(pool.take(8192).unwrap().as_ptr(), address);
+    }
+
+    #[test]
+    fn keeps_no_more_than_its_bound() {
+        let pool = Arc::new(MemoryPool::default());
+        let many: Vec<_> = (0..POOL_BLOCKS_MAX + 5)
+            .map(|_| pool.take(1).unwrap())
+            .collect();
+        drop(many);
+        assert_eq!(pool.lock().bytes, POOL_BLOCKS_MAX * page_bytes());
+        drop(pool.take(POOL_BYTES_MAX + 1).unwrap());
+        assert_eq!(pool.lock().bytes, POOL_BLOCKS_MAX * page_bytes());
+    }
+
+    #[test]
+    fn impossible_sizes_are_errors() {
+        let pool = Arc::new(MemoryPool::default());
+        assert!(pool.take(usize::MAX).is_err());
+        assert!(pool.take(isize::MAX as usize).is_err());
+    }
+}

@@ -1,0 +1,311 @@
+//! Clients' memory as the server holds it: descriptors while they are registered, mappings as long
+//! as they are worth keeping, and who answers for how much of it.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lru::LruCache;
+use shorthaul_platform::memory::{PeerMemfd, Refusal, SharedMapping};
+
+use crate::error::{Code, Status};
+use crate::limits::{MAPPINGS_MAX, UserLimits};
+
+/// A client's memory file that was looked at and taken.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// Never given twice in the life of the process, so that no two buffers can be confused:
+    /// device and inode numbers are used again by the kernel, this is not.
+    key: u64,
+    pub(crate) file: PeerMemfd,
+    _share: Share,
+}
+
+impl Region {
+    /// Looks at a received descriptor, and takes it at the charge of its user.
+    pub(crate) fn accept(
+        descriptor: OwnedFd,
+        bytes: u64,
+        account: &Arc<Account>,
+    ) -> Result<Self, Status> {
+        static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
+        let share = account.take_region(bytes)?;
+        let file = PeerMemfd::parse(descriptor, bytes)?;
+        let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
+        Ok(Self {
+            key,
+            file,
+            _share: share,
+        })
+    }
+
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(Code::InvalidArgument, refusal.to_string())
+    }
+}
+
+/// The mappings that one reactor keeps, least recently used out first. A mapping that was pushed
+/// out is made anew when its region is next used; nobody sees it but the clock.
+#[derive(Debug)]
+pub(crate) struct MappingCache {
+    mappings: LruCache<u64, Arc<SharedMapping>>,
+}
+
+impl MappingCache {
+    pub(crate) fn new() -> Self {
+        let capacity = NonZeroUsize::new(MAPPINGS_MAX).expect("not 0");
+        Self {
+            mappings: LruCache::new(capacity),
+        }
+    }
+
+    pub(crate) fn get(&mut self, region: &Region) -> Option<Arc<SharedMapping>> {
+        self.mappings.get(&region.key).cloned()
+    }
+
+    /// Keeps a mapping; returns what it pushed out, to be unmapped elsewhere.
+    pub(crate) fn keep(
+        &mut self,
+        region_key: u64,
+        mapping: Arc<SharedMapping>,
+    ) -> Option<Arc<SharedMapping>> {
+        self.mappings
+            .push(region_key, mapping)
+            .map(|(_, pushed_out)| pushed_out)
+    }
+
+    pub(crate) fn forget(&mut self, region: &Region) -> Option<Arc<SharedMapping>> {
+        self.mappings.pop(&region.key)
+    }
+}
+
+/// What every user holds.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    limits: UserLimits,
+    users: Mutex<HashMap<u32, Arc<Account>>>,
+}
+
+/// What one user holds, over all of its connections.
+#[derive(Debug)]
+pub(crate) struct Account {
+    uid: u32,
+    connections: Meter,
+    regions: Meter,
+    region_bytes: Meter,
+}
+
+/// A connection's place in its user's account.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    accounts: Arc<Accounts>,
+    account: Arc<Account>,
+}
+
+/// A region's part of its user's account.
+#[derive(Debug)]
+struct Share {
+    account: Arc<Account>,
+    bytes: u64,
+}
+
+/// A count with a bound.
+#[derive(Debug)]
+struct Meter {
+    used: AtomicU64,
+    max: u64,
+}
+
+impl Accounts {
+    pub(crate) fn new(limits: UserLimits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            users: Mutex::new(HashMap::new()),
+        })
+    }
+
+    /// Counts a connection of `uid`, if it may have one more.
+    pub(crate) fn join(self: &Arc<Self>, uid: u32) -> Result<Membership, Status> {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let account = users
+            .entry(uid)
+            .or_insert_with(|| Arc::new(Account::new(uid, self.limits)));
+        if !account.connections.add(1) {
+            let max = self.limits.connections_max;
+            return Err(Status::new(
+                Code::ResourceExhausted,
+                format!("user {uid} has {max} connections already: close some"),
+            ));
+        }
+        Ok(Membership {
+            accounts: Arc::clone(self),
+            account: Arc::clone(account),
+        })
+    }
+}
+
+impl Membership {
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let mut users = self
+            .accounts
+            .users
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.account.connections.subtract(1);
+        // Kept while regions of ended connections are still in use by their handlers.
+        if self.account.connections.is_zero() && self.account.regions.is_zero() {
+            users.remove(&self.account.uid);
+        }
+    }
+}
+
+impl Account {
+    fn new(uid: u32, limits: UserLimits) -> Self {
+        Self {
+            uid,
+            connections: Meter::new(limits.connections_max),
+            regions: Meter::new(limits.regions_max),
+            region_bytes: Meter::new(limits.region_bytes_max),
+        }
+    }
+
+    fn take_region(self: &Arc<Self>, bytes: u64) -> Result<Share, Status> {
+        let exhausted = |what: &str, max: u64| {
+            let uid = self.uid;
+            let message = format!("user {uid} has registered {max} {what} in all: drop buffers");
+            Status::new(Code::ResourceExhausted, message)
+        };
+        if !self.regions.add(1) {
+            return Err(exhausted("buffers", self.regions.max));
+        }
+        if !self.region_bytes.add(bytes) {
+            self.regions.subtract(1);
+            return Err(exhausted(
+                "bytes of buffers (or would have)",
+                self.region_bytes.max,
+            ));
+        }
+        Ok(Share {
+            account: Arc::clone(self),
+            bytes,
+        })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.account.regions.subtract(1);
+        self.account.region_bytes.subtract(self.bytes);
+    }
+}
+
+impl Meter {
+    fn new(max: u64) -> Self {
+        Self {
+            used: AtomicU64::new(0),
+            max,
+        }
+    }
+
+    fn add(&self, amount: u64) -> bool {
+        let grown = |used: u64| used.checked_add(amount).filter(|&used| used <= self.max);
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown)
+            .is_ok()
+    }
+
+    fn subtract(&self, amount: u64) {
+        let before = self.used.fetch_sub(amount, Ordering::Relaxed);
+        debug_assert!(before >= amount, "given back more than was taken");
+    }
+
+    fn is_zero(&self) -> bool {
+        self.used.load(Ordering::Relaxed) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shorthaul_platform::memory::Memfd;
+
+    use super::*;
+
+    fn limits() -> UserLimits {
+        UserLimits {
+            connections_max: 2,
+            regions_max: 2,
+            region_bytes_max: 10_000,
+        }
+    }
+
+    fn region(membership: &Membership, bytes: usize) -> Result<Region, Status> {
+        let descriptor = Memfd::create("test", bytes).unwrap().into_descriptor();
+        Region::accept(descriptor, bytes as u64, membership.account())
+    }
+
+    #[test]
+    fn a_user_is_bounded_over_all_connections() {
+        let accounts = Accounts::new(limits());
+        let (first, second) = (accounts.join(7).unwrap(), accounts.join(7).unwrap());
+        assert_eq!(accounts.join(7).unwrap_err().code, Code::ResourceExhausted);
+        accounts.join(8).unwrap();
+
+        let held = region(&first, 8000).unwrap();
+        assert_eq!(
+            region(&second, 4096).unwrap_err().code,
+            Code::ResourceExhausted
+        );
+        let small = region(&second, 1000).unwrap();
+        assert_eq!(
+            region(&second, 0).unwrap_err().code,
+            Code::ResourceExhausted
+        );
+        drop((held, small));
+        region(&second, 10_000).unwrap();
+        drop((first, second));
+        assert!(accounts.users.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn two_regions_never_share_a_mapping() {
+        let accounts = Accounts::new(limits());
+        let user = accounts.join(7).unwrap();
+        let mut cache = MappingCache::new();
+        let first = region(&user, 64).unwrap();
+        cache.keep(first.key(), Arc::new(first.file.map().unwrap()));
+        assert!(cache.get(&first).is_some());
+        drop(first);
+        // The kernel may give the next file the same inode number; the key differs all the same.
+        let second = region(&user, 64).unwrap();
+        assert!(cache.get(&second).is_none());
+    }
+
+    #[test]
+    fn the_least_recently_used_mapping_goes_first() {
+        let accounts = Accounts::new(UserLimits::default());
+        let user = accounts.join(7).unwrap();
+        let region = region(&user, 64).unwrap();
+        let mapping = Arc::new(region.file.map().unwrap());
+        let mut cache = MappingCache::new();
+        for key in 0..MAPPINGS_MAX as u64 {
+            assert!(cache.keep(key + 1_000_000, Arc::clone(&mapping)).is_none());
+        }
+        assert!(cache.keep(region.key(), mapping).is_some());
+        assert_eq!(cache.mappings.len(), MAPPINGS_MAX);
+        assert!(cache.forget(&region).is_some());
+    }
+}

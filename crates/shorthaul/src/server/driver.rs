@@ -1,0 +1,209 @@
+//! One connection of a reactor: moves bytes between its socket and its state machine.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Instant;
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+
+use super::peer::Peer;
+use crate::connection::Violation;
+use crate::connection::server::{ServerConnection, ServerEvent};
+use crate::limits::{
+    INLINE_BYTES_UNDER_WAY_MAX, REQUEST_BYTES_UNDER_WAY_MAX, TURN_BYTES_MAX, TURN_FRAMES_MAX,
+};
+use crate::region::Region;
+use crate::stream::{self, Flushed};
+
+pub(super) type Connection = ServerConnection<OwnedFd, Arc<Region>>;
+pub(super) type Event = ServerEvent<OwnedFd, Arc<Region>>;
+
+/// A connection and its socket.
+#[derive(Debug)]
+pub(super) struct Driver {
+    socket: UnixStream,
+    pub(super) connection: Connection,
+    pub(super) peer: Peer,
+    /// The socket may have something to read.
+    is_readable: bool,
+    /// The client sends nothing any more, but may wait for answers.
+    is_half_closed: bool,
+    /// Nothing new is taken from it; it ends when everything is answered.
+    pub(super) is_draining: bool,
+    waits_for_writing: bool,
+    /// Whether it is on the reactor's run queue.
+    pub(super) is_queued: bool,
+    /// The earliest timer set for it.
+    pub(super) timer_at: Option<Instant>,
+    /// Bytes of request payloads that its calls still hold.
+    pub(super) request_bytes: u64,
+    /// Bytes of inline payloads waiting to be written.
+    pub(super) unsent_bytes: u64,
+    turn: TurnBudget,
+}
+
+/// What is left of a connection's turn.
+#[derive(Debug, Default)]
+struct TurnBudget {
+    bytes: usize,
+    frames: usize,
+}
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The client left, or all is said.
+    Closed,
+    /// The client broke the protocol: it is told before the end.
+    Broken(Violation),
+}
+
+impl From<Violation> for End {
+    fn from(violation: Violation) -> Self {
+        Self::Broken(violation)
+    }
+}
+
+impl Driver {
+    pub(super) fn new(socket: UnixStream, connection: Connection, peer: Peer) -> Self {
+        Self {
+            socket,
+            connection,
+            peer,
+            // Whether something is there is found out by reading.
+            is_readable: true,
+            is_half_closed: false,
+            is_draining: false,
+            waits_for_writing: false,
+            is_queued: false,
+            timer_at: None,
+            request_bytes: 0,
+            unsent_bytes: 0,
+            turn: TurnBudget::default(),
+        }
+    }
+
+    pub(super) fn register(&self, registry: &Registry) -> io::Result<()> {
+        registry.register(
+            &mut SourceFd(&self.socket.as_raw_fd()),
+            Token(self.peer.key() as usize),
+            Interest::READABLE,
+        )
+    }
+
+    pub(super) fn deregister(&self, registry: &Registry) {
+        // Fails only if it was never registered.
+        registry
+            .deregister(&mut SourceFd(&self.socket.as_raw_fd()))
+            .ok();
+    }
+
+    /// Takes in what the poll has seen.
+    pub(super) fn on_ready(&mut self, event: &mio::event::Event) -> Result<(), End> {
+        self.is_readable |= event.is_readable() || event.is_read_closed();
+        if event.is_error() || event.is_write_closed() {
+            return Err(End::Closed);
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin_turn(&mut self) {
+        self.turn = TurnBudget {
+            bytes: TURN_BYTES_MAX,
+            frames: TURN_FRAMES_MAX,
+        };
+    }
+
+    /// The next event of this turn; none when there is nothing, or the turn is over.
+    pub(super) fn next_event(&mut self, now: Instant) -> Result<Option<Event>, End> {
+        while self.turn.frames > 0 && self.may_read() {
+            if let Some(event) = self.connection.next_event(now)? {
+                self.turn.frames -= 1;
+                return Ok(Some(event));
+            }
+            if self.turn.bytes == 0 || !self.read(now)? {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the turn ended before the work did: then it must have another.
+    pub(super) fn has_more(&self) -> bool {
+        (self.turn.frames == 0 || self.turn.bytes == 0) && self.may_read()
+    }
+
+    /// Writes what the socket takes. Returns the bytes of inline payload in frames written whole.
+    pub(super) fn flush(&mut self, registry: &Registry, now: Instant) -> Result<u64, End> {
+        let mut payload_bytes = 0;
+        let flushed = stream::flush(
+            self.socket.as_fd(),
+            &mut self.connection.link,
+            now,
+            |bytes| {
+                payload_bytes += bytes;
+            },
+        );
+        self.unsent_bytes = self.unsent_bytes.saturating_sub(payload_bytes);
+        let is_blocked = matches!(flushed, Ok(Flushed::Blocked));
+        if flushed.is_err() || self.want_writing(registry, is_blocked).is_err() {
+            return Err(End::Closed);
+        }
+        Ok(payload_bytes)
+    }
+
+    /// Whether everything that it was here for is done.
+    pub(super) fn is_done(&self) -> bool {
+        (self.is_half_closed || self.is_draining)
+            && self.connection.open_calls() == 0
+            && self.connection.link.is_flushed()
+    }
+
+    /// What a client is not allowed to send is left in its socket: it stops when that is full.
+    fn may_read(&self) -> bool {
+        !self.is_draining
+            && !self.connection.link.is_crowded()
+            && self.request_bytes <= REQUEST_BYTES_UNDER_WAY_MAX
+            && self.unsent_bytes <= INLINE_BYTES_UNDER_WAY_MAX
+    }
+
+    /// Reads once; false if there is nothing to read.
+    fn read(&mut self, now: Instant) -> Result<bool, End> {
+        if !self.is_readable || self.is_half_closed {
+            return Ok(false);
+        }
+        let read = match stream::receive(self.socket.as_fd(), &mut self.connection.link, now) {
+            Ok(read) => read,
+            Err(stream::ReceiveError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.is_readable = false;
+                return Ok(false);
+            }
+            Err(stream::ReceiveError::Io(_)) => return Err(End::Closed),
+            Err(stream::ReceiveError::Violation(violation)) => return Err(violation.into()),
+        };
+        self.is_half_closed = read.bytes == 0;
+        self.is_readable = !read.is_drained;
+        self.turn.bytes = self.turn.bytes.saturating_sub(read.bytes);
+        Ok(read.bytes > 0)
+    }
+
+    /// Asks the poll for room to write only while there is none: otherwise each read of the client
+    /// would wake this reactor.
+    fn want_writing(&mut self, registry: &Registry, wanted: bool) -> io::Result<()> {
+        if self.waits_for_writing == wanted {
+            return Ok(());
+        }
+        self.waits_for_writing = wanted;
+        let interest = if wanted {
+            Interest::READABLE | Interest::WRITABLE
+        } else {
+            Interest::READABLE
+        };
+        let token = Token(self.peer.key() as usize);
+        // Registering anew also reports again what is readable already, which is harmless.
+        registry.reregister(&mut SourceFd(&self.socket.as_raw_fd()), token, interest)
+    }
+}

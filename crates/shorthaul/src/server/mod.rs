@@ -1,0 +1,376 @@
+//! The server: a listener, reactors, workers, and a door to start and stop them.
+
+mod driver;
+mod listener;
+pub(crate) mod peer;
+mod reactor;
+pub(crate) mod shared;
+mod workers;
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use shorthaul_platform::socket::Credentials;
+
+use self::listener::Listener;
+pub use self::listener::SOCKET_PATH_BYTES_MAX;
+pub(crate) use self::listener::check_path;
+use self::peer::Command;
+pub use self::peer::Peer;
+use self::reactor::{Acceptor, Reactor};
+pub use self::shared::PeerPolicy;
+use self::shared::{Config, Shared, default_policy, peers_can_be_mapped};
+use crate::error::{Error, Result};
+use crate::inbox::Inbox;
+use crate::limits::{Limits, MESSAGE_BYTES_CAP, UserLimits};
+use crate::reaper::Reaper;
+use crate::region::Accounts;
+use crate::service::{FillPolicy, Service};
+
+/// How a server is to be.
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// Threads that drive connections.
+    pub reactors: usize,
+    /// Threads that run handlers.
+    pub workers: usize,
+    /// Runs handlers on the reactors instead: two context switches fewer, for handlers that are
+    /// known to be quick. A slow one holds up every connection of its reactor.
+    pub inline_handlers: bool,
+    /// What each client is allowed, as the hello tells it.
+    pub limits: Limits,
+    /// What all connections of one user are allowed together.
+    pub user_limits: UserLimits,
+    /// How clients' buffers are filled, unless a handler says otherwise.
+    pub fill: FillPolicy,
+    /// Permissions of the socket file.
+    pub socket_mode: u32,
+    /// Who may connect. By default the server's own user and root.
+    pub policy: Option<PeerPolicy>,
+    /// Called on each thread when it starts; to pin it, for instance.
+    pub on_thread_start: Option<Arc<dyn Fn(ThreadRole) + Send + Sync>>,
+}
+
+/// What a thread of the library is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadRole {
+    /// Drives connections.
+    Reactor(usize),
+    /// Runs handlers.
+    Worker(usize),
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        let workers = thread::available_parallelism()
+            .map_or(2, |cpus| cpus.get())
+            .max(2);
+        Self {
+            reactors: 1,
+            workers,
+            inline_handlers: false,
+            limits: Limits::default(),
+            user_limits: UserLimits::default(),
+            fill: FillPolicy::default(),
+            socket_mode: 0o600,
+            policy: None,
+            on_thread_start: None,
+        }
+    }
+}
+
+/// A server that is bound but not started.
+#[derive(Debug)]
+pub struct Server {
+    listener: Option<Listener>,
+    options: ServerOptions,
+}
+
+impl Server {
+    /// Listens at `path` with the default options.
+    ///
+    /// A socket left behind by a server that was killed is replaced; a living server's is not. A
+    /// lock file PATH.lock stays beside it.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for a path that can't be a socket's (over 107 bytes, a NUL inside, a file
+    /// that is no socket); [`Error::Io`] if a server lives there or the kernel refuses.
+    pub fn bind(path: impl AsRef<Path>) -> Result<Self> {
+        Self::bind_with(path, ServerOptions::default())
+    }
+
+    /// Listens at `path`.
+    ///
+    /// # Errors
+    /// As [`Server::bind`].
+    pub fn bind_with(path: impl AsRef<Path>, options: ServerOptions) -> Result<Self> {
+        let listener = Listener::bind(path.as_ref(), options.socket_mode)?;
+        Ok(Self {
+            listener: Some(listener),
+            options,
+        })
+    }
+
+    /// Takes over the socket that a service manager passed (`LISTEN_FDS`).
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if none or several were passed, or it is no listening Unix stream socket.
+    ///
+    /// # References
+    /// sd_listen_fds(3)
+    pub fn from_service_manager(options: ServerOptions) -> Result<Self> {
+        Ok(Self {
+            listener: Some(Listener::from_service_manager()?),
+            options,
+        })
+    }
+
+    /// Takes over a listening socket.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if it is no listening Unix stream socket.
+    pub fn from_listener(listener: OwnedFd, options: ServerOptions) -> Result<Self> {
+        Ok(Self {
+            listener: Some(Listener::from_descriptor(listener)?),
+            options,
+        })
+    }
+
+    /// A server that listens nowhere: it serves the streams given to [`RunningServer::adopt`].
+    pub fn without_listener(options: ServerOptions) -> Self {
+        Self {
+            listener: None,
+            options,
+        }
+    }
+
+    /// Starts the server's threads.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a thread or a poll can't be had; [`Error::Misuse`] for options without a
+    /// reactor or worker.
+    pub fn start(self, service: impl Service) -> Result<RunningServer> {
+        let options = self.options;
+        if options.reactors == 0 || (options.workers == 0 && !options.inline_handlers) {
+            return Err(Error::Misuse(
+                "a server needs a reactor and a worker at least".into(),
+            ));
+        }
+        start(self.listener, &options, Box::new(service))
+            .map_err(|error| Error::io("can't start the server's threads", error))
+    }
+
+    /// Starts the server and serves until the process ends.
+    ///
+    /// # Errors
+    /// As [`Server::start`]; [`Error::Io`] if a reactor fails.
+    pub fn serve(self, service: impl Service) -> Result<()> {
+        let mut running = self.start(service)?;
+        running.wait()
+    }
+}
+
+/// A server that runs. Dropping it stops it, with a second for what is open.
+#[derive(Debug)]
+pub struct RunningServer {
+    shared: Arc<Shared>,
+    inboxes: Vec<Arc<Inbox<Command>>>,
+    reactors: Vec<JoinHandle<io::Result<()>>>,
+    workers: Vec<JoinHandle<()>>,
+    next: usize,
+}
+
+/// Counts since the server started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerStats {
+    /// Calls that came in and were not refused out of hand.
+    pub calls: u64,
+    /// Times that a client's region was mapped to be filled.
+    pub mappings_made: u64,
+    /// Times that a mapping kept from an earlier call was used again.
+    pub mappings_reused: u64,
+    /// Connections that were not let in.
+    pub connections_refused: u64,
+    /// Connections there are now.
+    pub connections: usize,
+}
+
+impl RunningServer {
+    /// Serves the other end of `stream`: an inherited socketpair, say.
+    ///
+    /// Its client is checked like any other; one that is refused is told so.
+    pub fn adopt(&mut self, stream: UnixStream) {
+        let inbox = &self.inboxes[self.next % self.inboxes.len()];
+        self.next = self.next.wrapping_add(1);
+        reactor::admit(stream, &self.shared, inbox);
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> ServerStats {
+        let stats = &self.shared.stats;
+        ServerStats {
+            calls: stats.calls.get(),
+            mappings_made: stats.mappings_made.get(),
+            mappings_reused: stats.mappings_reused.get(),
+            connections_refused: stats.connections_refused.get(),
+            connections: self
+                .shared
+                .connections
+                .load(std::sync::atomic::Ordering::Relaxed),
+        }
+    }
+
+    /// Stops: takes nothing new, answers what is open for at most `drain`, then closes. Returns
+    /// whether every thread ended; one whose handler never returns is left behind.
+    pub fn stop(mut self, drain: Duration) -> bool {
+        self.shut_down(drain)
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        for reactor in self.reactors.drain(..) {
+            match reactor.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Err(Error::io("a reactor failed", error)),
+                Err(_) => return Err(Error::Misuse("a reactor panicked: this is a bug".into())),
+            }
+        }
+        Ok(())
+    }
+
+    fn shut_down(&mut self, drain: Duration) -> bool {
+        let by = Instant::now() + drain;
+        for inbox in &self.inboxes {
+            // One that has ended needs not be stopped.
+            inbox.push(Command::Stop { by }).ok();
+        }
+        let late = join_all(self.reactors.drain(..), by + GRACE);
+        self.shared.queue.close();
+        late + join_all(self.workers.drain(..), by + GRACE) == 0
+    }
+}
+
+impl Drop for RunningServer {
+    fn drop(&mut self) {
+        if !self.reactors.is_empty() {
+            self.shut_down(DROP_DRAIN);
+        }
+    }
+}
+
+fn start(
+    listener: Option<Listener>,
+    options: &ServerOptions,
+    service: Box<dyn Service>,
+) -> io::Result<RunningServer> {
+    let mut limits = options.limits;
+    limits.message_bytes_max = limits.message_bytes_max.min(MESSAGE_BYTES_CAP);
+    let config = Config {
+        limits,
+        fill: options.fill,
+        inline_handlers: options.inline_handlers,
+        may_map_peers: peers_can_be_mapped(),
+        policy: options.policy.clone().unwrap_or_else(default_policy),
+    };
+    let accounts = Accounts::new(options.user_limits);
+    let shared = Arc::new(Shared::new(config, accounts, service, Reaper::start()?));
+    let parts = (0..options.reactors)
+        .map(|_| Reactor::parts())
+        .collect::<io::Result<Vec<_>>>()?;
+    let inboxes: Vec<_> = parts.iter().map(|(_, inbox)| Arc::clone(inbox)).collect();
+    let mut acceptor = listener.map(|listener| Acceptor::new(listener, inboxes.clone()));
+    let mut running = RunningServer {
+        shared: Arc::clone(&shared),
+        inboxes,
+        reactors: Vec::new(),
+        workers: Vec::new(),
+        next: 0,
+    };
+    for (index, parts) in parts.into_iter().enumerate() {
+        let reactor = Reactor::with(parts, Arc::clone(&shared), acceptor.take())?;
+        let role = ThreadRole::Reactor(index);
+        running
+            .reactors
+            .push(spawn(options, role, move || reactor.run())?);
+    }
+    let workers = if options.inline_handlers {
+        0
+    } else {
+        options.workers
+    };
+    for index in 0..workers {
+        let shared = Arc::clone(&shared);
+        let role = ThreadRole::Worker(index);
+        running
+            .workers
+            .push(spawn(options, role, move || workers::work(&shared))?);
+    }
+    Ok(running)
+}
+
+fn spawn<T: Send + 'static>(
+    options: &ServerOptions,
+    role: ThreadRole,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let name = match role {
+        ThreadRole::Reactor(index) => format!("shorthaul-rx{index}"),
+        ThreadRole::Worker(index) => format!("shorthaul-wk{index}"),
+    };
+    let hook = options.on_thread_start.clone();
+    thread::Builder::new().name(name).spawn(move || {
+        if let Some(hook) = hook {
+            hook(role);
+        }
+        run()
+    })
+}
+
+/// Joins threads that should end soon; returns how many didn't.
+fn join_all<T>(threads: impl Iterator<Item = JoinHandle<T>>, by: Instant) -> usize {
+    threads
+        .map(|thread| join_by(thread, by))
+        .filter(|ended| !ended)
+        .count()
+}
+
+/// Joins a thread that should end soon; leaves it behind if it doesn't.
+pub(crate) fn join_by<T>(thread: JoinHandle<T>, by: Instant) -> bool {
+    while !thread.is_finished() {
+        if Instant::now() >= by {
+            return false;
+        }
+        thread::sleep(JOIN_POLL);
+    }
+    thread.join().is_ok()
+}
+
+impl fmt::Debug for ServerOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerOptions")
+            .field("reactors", &self.reactors)
+            .field("workers", &self.workers)
+            .field("inline_handlers", &self.inline_handlers)
+            .field("limits", &self.limits)
+            .field("user_limits", &self.user_limits)
+            .field("fill", &self.fill)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A policy from a closure: the reason if a peer may not connect.
+pub fn peer_policy(
+    decide: impl Fn(&Credentials) -> Result<(), String> + Send + Sync + 'static,
+) -> PeerPolicy {
+    Arc::new(decide)
+}
+
+const DROP_DRAIN: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_secs(1);
+const JOIN_POLL: Duration = Duration::from_millis(1);

@@ -1,0 +1,519 @@
+//! A thread that drives many connections: one poll, bounded turns, no user code (unless the server
+//! is told to run handlers inline), no payload touched.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll, Token};
+use shorthaul_platform::socket::{self, Credentials, Wait};
+
+use super::driver::{Driver, End, Event};
+use super::listener::Listener;
+use super::peer::{Command, Completion, Peer, Spent};
+use super::shared::Shared;
+use super::workers;
+use crate::connection::server::ServerConnection;
+use crate::error::{Code, Status};
+use crate::inbox::Inbox;
+use crate::limits::{ACCEPT_REST, CONNECTIONS_MAX};
+use crate::region::{MappingCache, Region};
+use crate::service::InboundCall;
+use crate::wire::Frame;
+
+/// One reactor of a server.
+pub(super) struct Reactor {
+    poll: Poll,
+    inbox: Arc<Inbox<Command>>,
+    shared: Arc<Shared>,
+    /// By the number of the connection, which is its token too.
+    drivers: HashMap<u64, Driver>,
+    /// Connections that have something to do, each at most once.
+    run_queue: VecDeque<u64>,
+    timers: BinaryHeap<Reverse<(Instant, u64)>>,
+    mappings: MappingCache,
+    /// Mappings and the like that calls on this thread have used.
+    spent: Vec<Spent>,
+    acceptor: Option<Acceptor>,
+    stop_by: Option<Instant>,
+}
+
+/// Accepts for all reactors.
+pub(super) struct Acceptor {
+    listener: Listener,
+    reactors: Vec<Arc<Inbox<Command>>>,
+    next: usize,
+    is_ready: bool,
+    /// Out of descriptors: not before then.
+    rests_until: Option<Instant>,
+}
+
+impl Reactor {
+    /// The poll of a reactor to be, and its inbox, which others must know before it runs.
+    pub(super) fn parts() -> io::Result<(Poll, Arc<Inbox<Command>>)> {
+        let poll = Poll::new()?;
+        let inbox = Arc::new(Inbox::new(poll.registry(), BELL)?);
+        Ok((poll, inbox))
+    }
+
+    pub(super) fn with(
+        (poll, inbox): (Poll, Arc<Inbox<Command>>),
+        shared: Arc<Shared>,
+        acceptor: Option<Acceptor>,
+    ) -> io::Result<Self> {
+        if let Some(acceptor) = &acceptor {
+            acceptor.listener.register(poll.registry(), LISTENER)?;
+        }
+        Ok(Self {
+            poll,
+            inbox,
+            shared,
+            drivers: HashMap::new(),
+            run_queue: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            mappings: MappingCache::new(),
+            spent: Vec::new(),
+            acceptor,
+            stop_by: None,
+        })
+    }
+
+    /// Runs until it is stopped and its connections have ended.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        let mut commands = Vec::new();
+        while !self.is_finished() {
+            self.inbox.take(&mut commands);
+            let now = Instant::now();
+            for command in commands.drain(..) {
+                self.obey(command, now);
+            }
+            self.accept(now);
+            self.take_turns(now);
+            self.spent.clear();
+            self.expire(now);
+            self.sleep(&mut events)?;
+            for event in &events {
+                self.on_ready(event);
+            }
+        }
+        // Answers of handlers that are still running have nowhere to go any more.
+        drop(self.inbox.close());
+        Ok(())
+    }
+
+    fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
+        let may_sleep = self.run_queue.is_empty() && self.inbox.fall_asleep();
+        let timeout = if may_sleep {
+            self.until_next_timer()
+        } else {
+            Some(Duration::ZERO)
+        };
+        let polled = self.poll.poll(events, timeout);
+        if may_sleep {
+            self.inbox.wake_up();
+        }
+        match polled {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn until_next_timer(&self) -> Option<Duration> {
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let accept = self
+            .acceptor
+            .as_ref()
+            .and_then(|acceptor| acceptor.rests_until);
+        let next = [timer, accept, self.stop_by].into_iter().flatten().min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    fn on_ready(&mut self, event: &mio::event::Event) {
+        match event.token() {
+            BELL => {}
+            LISTENER => {
+                if let Some(acceptor) = &mut self.acceptor {
+                    acceptor.is_ready = true;
+                }
+            }
+            Token(key) => {
+                let key = key as u64;
+                let Some(driver) = self.drivers.get_mut(&key) else {
+                    return;
+                };
+                match driver.on_ready(event) {
+                    Ok(()) => self.enqueue(key),
+                    Err(end) => self.end(key, end),
+                }
+            }
+        }
+    }
+
+    fn enqueue(&mut self, key: u64) {
+        if let Some(driver) = self.drivers.get_mut(&key)
+            && !driver.is_queued
+        {
+            driver.is_queued = true;
+            self.run_queue.push_back(key);
+        }
+    }
+
+    fn take_turns(&mut self, now: Instant) {
+        for _ in 0..self.run_queue.len() {
+            let Some(key) = self.run_queue.pop_front() else {
+                break;
+            };
+            if let Err(end) = self.turn(key, now) {
+                self.end(key, end);
+            }
+        }
+    }
+
+    /// One connection's turn: reads and acts on what came, then writes.
+    fn turn(&mut self, key: u64, now: Instant) -> Result<(), End> {
+        let Some(driver) = self.drivers.get_mut(&key) else {
+            return Ok(());
+        };
+        driver.is_queued = false;
+        driver.begin_turn();
+        while let Some(driver) = self.drivers.get_mut(&key)
+            && let Some(event) = driver.next_event(now)?
+        {
+            self.act(key, event)?;
+        }
+        let Some(driver) = self.drivers.get_mut(&key) else {
+            return Ok(());
+        };
+        let written = driver.flush(self.poll.registry(), now)?;
+        if !self.shared.config.inline_handlers {
+            self.shared.queue.written(key, written);
+        }
+        if driver.is_done() {
+            return Err(End::Closed);
+        }
+        if driver.has_more() || written > 0 {
+            self.enqueue(key);
+        }
+        self.set_timer(key);
+        Ok(())
+    }
+
+    fn act(&mut self, key: u64, event: Event) -> Result<(), End> {
+        let Some(driver) = self.drivers.get_mut(&key) else {
+            return Ok(());
+        };
+        match event {
+            Event::Call(incoming) => {
+                driver.request_bytes += incoming.payload.as_ref().map_or(0, |p| p.len() as u64);
+                driver.peer.learn(driver.connection.link.peer_limits());
+                let mappings = &mut self.mappings;
+                let kept = |region: &Region| mappings.get(region);
+                let mut call = InboundCall::new(incoming, kept, driver.peer.clone());
+                self.shared.stats.calls.add(1);
+                if self.shared.config.inline_handlers {
+                    workers::carry_out(&mut call, &self.shared);
+                } else {
+                    self.shared.queue.push(key, call);
+                }
+            }
+            Event::Register {
+                region,
+                bytes,
+                descriptor,
+            } => {
+                register(driver, region, bytes, descriptor);
+            }
+            Event::Released(region) => {
+                let mapping = self.mappings.forget(&region);
+                self.shared.reaper.bury((mapping, region));
+            }
+            Event::Discard(descriptor) => self.shared.reaper.bury(descriptor),
+            Event::Cancel { call } => self.cancel(key, call),
+            Event::Goodbye => return Err(End::Closed),
+        }
+        Ok(())
+    }
+
+    /// A call taken back: one that waits is answered here and now, one that runs is told.
+    fn cancel(&mut self, key: u64, call: u64) {
+        match self.shared.queue.remove(key, call) {
+            Some(mut waiting) => {
+                let status = Status::new(Code::Cancelled, "taken back before it began");
+                waiting.fail(status).ok();
+            }
+            None => {
+                if let Some(driver) = self.drivers.get(&key) {
+                    driver.peer.cancel(call);
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command, now: Instant) {
+        match command {
+            Command::Adopt(socket, peer) => self.adopt(socket, peer, now),
+            Command::Complete(completion) => self.complete(completion),
+            Command::Notify {
+                connection,
+                topic,
+                data,
+            } => {
+                if let Some(driver) = self.drivers.get_mut(&connection)
+                    && driver.connection.notify(topic, &data)
+                {
+                    self.enqueue(connection);
+                }
+            }
+            Command::Stop { by } => self.stop(by),
+        }
+    }
+
+    fn adopt(&mut self, socket: UnixStream, peer: Peer, now: Instant) {
+        let key = peer.key();
+        let pool = Arc::clone(&self.shared.pool);
+        let connection = ServerConnection::new(self.shared.config.limits, pool, now);
+        let driver = Driver::new(socket, connection, peer);
+        if self.stop_by.is_some() || driver.register(self.poll.registry()).is_err() {
+            self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        self.drivers.insert(key, driver);
+        self.enqueue(key);
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        let Completion {
+            connection: key,
+            call,
+            answer,
+            keep,
+            spent,
+            ..
+        } = completion;
+        self.spent.extend(spent);
+        let Some(driver) = self.drivers.get_mut(&key) else {
+            self.shared.reaper.bury(keep);
+            return;
+        };
+        if let Some((region_key, mapping)) = keep
+            && let Some(pushed_out) = self.mappings.keep(region_key, mapping)
+        {
+            self.shared.reaper.bury(pushed_out);
+        }
+        let inline_bytes = answer.payload.as_ref().map_or(0, |_| answer.payload_bytes);
+        driver.request_bytes -= completion.request_bytes;
+        driver.unsent_bytes += inline_bytes;
+        driver.peer.end(call);
+        if !self.shared.config.inline_handlers {
+            self.shared.queue.answered(
+                key,
+                completion.charged_bytes,
+                answer.payload_bytes,
+                completion.inline_bytes,
+                inline_bytes,
+            );
+        }
+        driver.connection.answer(call, answer);
+        self.enqueue(key);
+    }
+
+    fn set_timer(&mut self, key: u64) {
+        let Some(driver) = self.drivers.get_mut(&key) else {
+            return;
+        };
+        let Some(at) = driver.connection.link.deadline() else {
+            return;
+        };
+        if driver.timer_at.is_none_or(|set| at < set) {
+            driver.timer_at = Some(at);
+            self.timers.push(Reverse((at, key)));
+        }
+    }
+
+    /// Looks at the connections whose time has come; most have moved on since and are set anew.
+    fn expire(&mut self, now: Instant) {
+        while let Some(Reverse((at, key))) = self.timers.peek().copied()
+            && at <= now
+        {
+            self.timers.pop();
+            let Some(driver) = self.drivers.get_mut(&key) else {
+                continue;
+            };
+            driver.timer_at = None;
+            match driver.connection.link.check_time(now) {
+                Ok(()) => self.set_timer(key),
+                Err(violation) => self.end(key, violation.into()),
+            }
+        }
+    }
+
+    /// Ends a connection: its waiting calls are dropped, its running ones told, its regions let go.
+    fn end(&mut self, key: u64, end: End) {
+        let Some(mut driver) = self.drivers.remove(&key) else {
+            return;
+        };
+        if let End::Broken(violation) = end {
+            let message = violation.to_string();
+            driver
+                .connection
+                .link
+                .say_goodbye(violation.code(), &message);
+            // The peer may not listen; then it learns nothing.
+            driver.flush(self.poll.registry(), Instant::now()).ok();
+        }
+        driver.peer.close();
+        driver.deregister(self.poll.registry());
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        let waiting = self.shared.queue.forget(key);
+        let mappings: Vec<_> = driver
+            .connection
+            .regions()
+            .filter_map(|region| self.mappings.forget(region))
+            .collect();
+        self.shared.reaper.bury((waiting, mappings, driver));
+    }
+
+    fn stop(&mut self, by: Instant) {
+        self.stop_by = Some(by);
+        self.acceptor = None;
+        let keys: Vec<u64> = self.drivers.keys().copied().collect();
+        for key in keys {
+            if let Some(driver) = self.drivers.get_mut(&key) {
+                driver.is_draining = true;
+            }
+            self.enqueue(key);
+        }
+    }
+
+    fn is_finished(&mut self) -> bool {
+        let Some(by) = self.stop_by else { return false };
+        if Instant::now() >= by {
+            let keys: Vec<u64> = self.drivers.keys().copied().collect();
+            keys.into_iter().for_each(|key| self.end(key, End::Closed));
+        }
+        self.drivers.is_empty()
+    }
+
+    fn accept(&mut self, now: Instant) {
+        let Some(acceptor) = &mut self.acceptor else {
+            return;
+        };
+        if acceptor.rests_until.is_some_and(|until| now >= until) {
+            acceptor.rests_until = None;
+            acceptor.is_ready = true;
+        }
+        if acceptor.is_ready && acceptor.rests_until.is_none() {
+            acceptor.accept_some(&self.shared, now);
+        }
+        if acceptor.is_ready && acceptor.rests_until.is_none() {
+            // More wait: after everybody else's turn.
+            acceptor.rests_until = Some(now);
+        }
+    }
+}
+
+impl Acceptor {
+    pub(super) fn new(listener: Listener, reactors: Vec<Arc<Inbox<Command>>>) -> Self {
+        Self {
+            listener,
+            reactors,
+            next: 0,
+            is_ready: true,
+            rests_until: None,
+        }
+    }
+
+    fn accept_some(&mut self, shared: &Arc<Shared>, now: Instant) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            match self.listener.accept() {
+                Ok(socket) => {
+                    let inbox = &self.reactors[self.next % self.reactors.len()];
+                    self.next = self.next.wrapping_add(1);
+                    admit(socket, shared, inbox);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.is_ready = false;
+                    return;
+                }
+                // The client gave up before it was accepted.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                // Out of descriptors or memory: trying again at once would only spin.
+                Err(_) => {
+                    self.rests_until = Some(now + ACCEPT_REST);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Lets a connection in, or tells it why not.
+pub(super) fn admit(socket: UnixStream, shared: &Arc<Shared>, inbox: &Arc<Inbox<Command>>) {
+    let admitted = socket::peer_credentials(socket.as_fd())
+        .map_err(|error| Status::new(Code::Unauthenticated, error.to_string()))
+        .and_then(|credentials| welcome(credentials, shared, inbox));
+    match admitted {
+        Ok(peer) => {
+            if inbox.push(Command::Adopt(socket, peer)).is_err() {
+                shared.connections.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        Err(status) => {
+            shared.stats.connections_refused.add(1);
+            let goodbye = Frame::Goodbye {
+                code: status.code,
+                message: &status.message,
+            }
+            .encode(0);
+            socket::send(
+                socket.as_fd(),
+                &[io::IoSlice::new(&goodbye)],
+                &[],
+                Wait::Never,
+            )
+            .ok();
+        }
+    }
+}
+
+fn welcome(
+    credentials: Credentials,
+    shared: &Arc<Shared>,
+    inbox: &Arc<Inbox<Command>>,
+) -> Result<Peer, Status> {
+    (shared.config.policy)(&credentials)
+        .map_err(|reason| Status::new(Code::PermissionDenied, reason))?;
+    let membership = shared.accounts.join(credentials.uid)?;
+    if shared.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+        shared.connections.fetch_sub(1, Ordering::Relaxed);
+        let message = format!("the server has {CONNECTIONS_MAX} connections already");
+        return Err(Status::new(Code::ResourceExhausted, message));
+    }
+    Ok(Peer::new(
+        credentials,
+        membership,
+        Arc::clone(shared),
+        Arc::clone(inbox),
+    ))
+}
+
+fn register(driver: &mut Driver, region: u64, bytes: u64, descriptor: OwnedFd) {
+    match Region::accept(descriptor, bytes, driver.peer.account()) {
+        Ok(accepted) => driver
+            .connection
+            .region_accepted(region, Arc::new(accepted), bytes),
+        Err(status) => driver.connection.region_refused(region, &status),
+    }
+}
+
+const BELL: Token = Token(0);
+const LISTENER: Token = Token(1);
+const _: () = assert!((LISTENER.0 as u64) < super::shared::FIRST_KEY);
+const EVENTS_MAX: usize = 256;
+const ACCEPTS_PER_TURN: usize = 64;

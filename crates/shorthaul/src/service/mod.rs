@@ -1,0 +1,395 @@
+//! What a server is for: calls come in, each is answered exactly once.
+
+mod outgoing;
+mod queue;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use shorthaul_platform::memory::SharedMapping;
+use smallvec::SmallVec;
+
+pub(crate) use self::outgoing::Target as AnswerTarget;
+pub use self::outgoing::{FillMethod, FillPolicy, PayloadOut};
+use self::outgoing::{Out, Sink, Target};
+use self::queue::Queued;
+pub(crate) use self::queue::{Popped, ServiceQueue};
+use crate::connection::server::{Answer, IncomingCall, IncomingTarget};
+use crate::error::{Code, Status};
+use crate::limits::MESSAGE_BYTES_CAP;
+use crate::payload::{MessageBytes, PooledMemory};
+use crate::region::Region;
+use crate::server::peer::{Completion, Peer, Spent};
+use crate::wire::LaneNumber;
+
+/// What a server does with calls. Closures that take `&mut InboundCall` are services.
+///
+/// A service runs on one of the server's workers, or on a reactor if the server is told to run
+/// handlers inline; many calls at once.
+pub trait Service: Send + Sync + 'static {
+    /// Carries a call out. It is answered by [`InboundCall::reply`], by the error returned here, or
+    /// later and from any thread through [`InboundCall::defer`].
+    ///
+    /// # Errors
+    /// Whatever the caller should get as the answer; passed over if the call is answered already.
+    fn call(&self, call: &mut InboundCall) -> Result<(), Status>;
+}
+
+impl<F> Service for F
+where
+    F: Fn(&mut InboundCall) -> Result<(), Status> + Send + Sync + 'static,
+{
+    fn call(&self, call: &mut InboundCall) -> Result<(), Status> {
+        self(call)
+    }
+}
+
+/// A call that came in: what is asked, by whom, and where the payload of the answer goes.
+///
+/// Dropping it unanswered answers INTERNAL, so that no caller waits for nothing.
+pub struct InboundCall {
+    open: Option<Open>,
+}
+
+/// The parts of a call that is not answered yet.
+pub(crate) struct Open {
+    peer: Peer,
+    call: u64,
+    deadline: Option<Instant>,
+    text: MessageBytes,
+    method_bytes: usize,
+    payload: Option<PooledMemory>,
+    target: Target,
+    out: Option<Out>,
+    /// Whether this runs on the reactor itself, which then unmaps after it has sent the answer.
+    on_reactor: bool,
+    /// What the queue has charged for it already.
+    charged_bytes: u64,
+}
+
+impl InboundCall {
+    pub(crate) fn new(
+        incoming: IncomingCall<std::os::fd::OwnedFd, Arc<Region>>,
+        mapping: impl FnOnce(&Region) -> Option<Arc<SharedMapping>>,
+        peer: Peer,
+    ) -> Self {
+        let IncomingCall {
+            call,
+            deadline,
+            text,
+            method_bytes,
+            target,
+            payload,
+        } = incoming;
+        let target = match target {
+            IncomingTarget::None => Target::None,
+            IncomingTarget::Inline { bytes_max } => {
+                let bytes_max = bytes_max.min(peer.inline_bytes_max());
+                Target::Inline { bytes_max }
+            }
+            IncomingTarget::Region {
+                region,
+                offset,
+                bytes,
+            } => {
+                let kept = mapping(&region);
+                let (offset, bytes) = (offset as usize, bytes as usize);
+                Target::Region {
+                    region,
+                    offset,
+                    bytes,
+                    kept,
+                    is_registered: true,
+                }
+            }
+            IncomingTarget::OneShot { descriptor, bytes } => {
+                match Region::accept(descriptor, bytes, peer.account()) {
+                    Ok(region) => {
+                        // A mapping is looked for here too, and never found: the region is new.
+                        let kept = mapping(&region);
+                        Target::one_shot(region, kept, bytes)
+                    }
+                    Err(status) => Target::Refused(status),
+                }
+            }
+        };
+        let on_reactor = peer.shared().config.inline_handlers;
+        let out = None;
+        let charged_bytes = 0;
+        Self {
+            open: Some(Open {
+                peer,
+                call,
+                deadline,
+                text,
+                method_bytes,
+                payload,
+                target,
+                out,
+                on_reactor,
+                charged_bytes,
+            }),
+        }
+    }
+
+    /// The method's name.
+    pub fn method(&self) -> &str {
+        self.open.as_ref().map_or("", |open| {
+            std::str::from_utf8(&open.text[..open.method_bytes]).unwrap_or("")
+        })
+    }
+
+    /// The request's bytes: the small part of what the client sent.
+    pub fn request(&self) -> &[u8] {
+        self.open
+            .as_ref()
+            .map_or(&[], |open| &open.text[open.method_bytes..])
+    }
+
+    /// The payload of the request, if the client sent one: page-aligned memory of our own.
+    pub fn request_payload(&self) -> &[u8] {
+        self.open
+            .as_ref()
+            .and_then(|open| open.payload.as_deref())
+            .unwrap_or(&[])
+    }
+
+    /// Who calls; stays useful after the answer, for notices.
+    ///
+    /// # Panics
+    /// If the call was answered or deferred already.
+    pub fn peer(&self) -> &Peer {
+        &self
+            .open
+            .as_ref()
+            .expect("the call is not answered yet")
+            .peer
+    }
+
+    /// When the caller stops waiting, on this machine's CLOCK_MONOTONIC.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.open.as_ref().and_then(|open| open.deadline)
+    }
+
+    /// Whether nobody waits for the answer any more: cancelled, past its deadline, or disconnected.
+    pub fn is_cancelled(&self) -> bool {
+        self.open.as_ref().is_none_or(|open| {
+            open.peer.is_cancelled(open.call)
+                || open
+                    .deadline
+                    .is_some_and(|deadline| Instant::now() >= deadline)
+        })
+    }
+
+    /// How large a payload the caller has room for, in bytes.
+    pub fn payload_bytes_max(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| open.target.bytes_max())
+    }
+
+    /// Asks for a payload of up to `bytes` bytes, to be written in order; a second one replaces the
+    /// first. The server's own [`FillPolicy`] says how a client's buffer is filled.
+    ///
+    /// # Errors
+    /// OUT_OF_RANGE naming the size needed if the caller has room for less; INVALID_ARGUMENT if its
+    /// memory was refused; RESOURCE_EXHAUSTED if memory can't be mapped or had. Return it by `?`:
+    /// it is what the caller should get.
+    pub fn payload(&mut self, bytes: usize) -> Result<PayloadOut<'_>, Status> {
+        let policy = self
+            .open
+            .as_ref()
+            .map(|open| open.peer.shared().config.fill);
+        self.payload_with(bytes, policy.unwrap_or_default())
+    }
+
+    /// Like [`InboundCall::payload`], with a policy for this call alone.
+    ///
+    /// # Errors
+    /// As [`InboundCall::payload`].
+    pub fn payload_with(
+        &mut self,
+        bytes: usize,
+        policy: FillPolicy,
+    ) -> Result<PayloadOut<'_>, Status> {
+        let open = self.open.as_mut().ok_or_else(answered_already)?;
+        // What an earlier payload held is given back first.
+        open.out = None;
+        let shared = open.peer.shared();
+        let out = open
+            .out
+            .insert(Out::begin(&open.target, bytes, policy, shared)?);
+        Ok(PayloadOut {
+            out,
+            target: &open.target,
+            shared,
+        })
+    }
+
+    /// Answers: success, with these response bytes and the payload as far as it was written.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if it is answered already; OUT_OF_RANGE if the response is larger than a
+    /// message may be, and the call is still open.
+    pub fn reply(&mut self, response: &[u8]) -> Result<(), Status> {
+        let bytes_max = self
+            .open
+            .as_ref()
+            .map_or(0, |open| open.peer.message_bytes_max());
+        if response.len() > bytes_max.min(MESSAGE_BYTES_CAP as usize) {
+            return Err(Status::new(
+                Code::OutOfRange,
+                format!(
+                    "a response of {} bytes is over the limit of {bytes_max}",
+                    response.len()
+                ),
+            ));
+        }
+        let mut open = self.open.take().ok_or_else(answered_already)?;
+        let out = open.out.take();
+        let (lane, bytes) = out
+            .as_ref()
+            .map_or((LaneNumber::None, 0), |o| (o.lane(), o.written));
+        let (payload, mapping) = split(out);
+        let payload_bytes = bytes as u64;
+        let response = SmallVec::from_slice(response);
+        let answer = Answer {
+            status: None,
+            lane,
+            payload_bytes,
+            response,
+            payload,
+        };
+        open.complete(answer, mapping);
+        Ok(())
+    }
+
+    /// Answers: failure.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if it is answered already.
+    pub fn fail(&mut self, status: Status) -> Result<(), Status> {
+        let mut open = self.open.take().ok_or_else(answered_already)?;
+        let (_, mapping) = split(open.out.take());
+        open.complete(Answer::failure(status), mapping);
+        Ok(())
+    }
+
+    /// Takes the call out of the handler's hands, to be answered later and from any thread.
+    #[must_use = "dropping it answers INTERNAL"]
+    pub fn defer(&mut self) -> Self {
+        Self {
+            open: self.open.take(),
+        }
+    }
+
+    /// Notes what the queue has charged for the call.
+    pub(crate) fn charge(&mut self, bytes: u64) {
+        if let Some(open) = &mut self.open {
+            open.charged_bytes = bytes;
+        }
+    }
+}
+
+impl Queued for InboundCall {
+    fn id(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| open.call)
+    }
+
+    fn bytes_max(&self) -> u64 {
+        self.payload_bytes_max()
+    }
+
+    fn inline_bytes(&self) -> u64 {
+        self.open.as_ref().map_or(0, Open::inline_bytes)
+    }
+}
+
+impl Open {
+    /// Bytes of memory that an inline answer may take.
+    fn inline_bytes(&self) -> u64 {
+        if let Target::Inline { bytes_max } = self.target {
+            bytes_max
+        } else {
+            0
+        }
+    }
+
+    /// Sends the answer off, then gives back what the call has held.
+    fn complete(self, answer: Answer, mapping: Option<UsedMapping>) {
+        let request_bytes = self
+            .payload
+            .as_ref()
+            .map_or(0, |payload| payload.len() as u64);
+        let inline_bytes = self.inline_bytes();
+        let (keep, unmap) = match (mapping, &self.target) {
+            (Some((mapping, true)), Target::Region { region, .. }) => {
+                (Some((region.key(), mapping)), None)
+            }
+            (mapping, _) => (None, mapping.map(|(mapping, _)| mapping)),
+        };
+        let spent = Spent {
+            _mapping: unmap,
+            _target: self.target,
+            _payload: self.payload,
+        };
+        let mut completion = Completion {
+            connection: self.peer.key(),
+            call: self.call,
+            answer,
+            keep,
+            spent: None,
+            request_bytes,
+            inline_bytes,
+            charged_bytes: self.charged_bytes,
+        };
+        if self.on_reactor {
+            completion.spent = Some(spent);
+            self.peer.complete(completion);
+        } else {
+            self.peer.complete(completion);
+            // Unmapping and closing take their time: after the answer is on its way.
+            drop(spent);
+        }
+    }
+}
+
+/// A mapping that a call has used, and whether it is to be kept.
+type UsedMapping = (Arc<SharedMapping>, bool);
+
+/// What is left of a payload when its call ends: inline memory to be sent, or a mapping.
+fn split(out: Option<Out>) -> (Option<PooledMemory>, Option<UsedMapping>) {
+    match out.map(|out| out.sink) {
+        Some(Sink::Inline(memory)) => (Some(memory), None),
+        Some(Sink::Map {
+            mapping,
+            is_for_keeping,
+        }) => (None, Some((mapping, is_for_keeping))),
+        Some(Sink::Write) | None => (None, None),
+    }
+}
+
+impl Drop for InboundCall {
+    fn drop(&mut self) {
+        let dropped = || Status::new(Code::Internal, "the handler dropped the call unanswered");
+        if self.open.is_some() {
+            self.fail(dropped()).ok();
+        }
+    }
+}
+
+impl fmt::Debug for InboundCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InboundCall")
+            .field("method", &self.method())
+            .field("request_bytes", &self.request().len())
+            .field("payload_bytes_max", &self.payload_bytes_max())
+            .finish_non_exhaustive()
+    }
+}
+
+fn answered_already() -> Status {
+    Status::new(
+        Code::FailedPrecondition,
+        "the call is answered or deferred already",
+    )
+}

@@ -1,0 +1,361 @@
+//! Bytes to frames.
+
+use std::str;
+
+use super::{Call, Frame, HEADER_BYTES, Header, Hello, Kind, LaneNumber, MAGIC, Place, Reply};
+use crate::error::Code;
+use crate::limits::{BODY_BYTES_MAX, Limits, METHOD_BYTES_MAX, NOTICE_BYTES_MAX, STATUS_BYTES_MAX};
+
+/// Why bytes are no frame. The connection that brought them is of no use any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WireError {
+    #[error("unknown frame kind {0}")]
+    UnknownKind(u8),
+    #[error("a {0:?} frame announces {1} bytes of body, which is not possible")]
+    BodySize(Kind, u32),
+    #[error("a {0:?} frame announces {1} bytes of payload, over the limit of {2}")]
+    PayloadSize(Kind, u64, u64),
+    #[error("a {0:?} frame announces {1} descriptors, which is not possible")]
+    DescriptorCount(Kind, u8),
+    #[error("reserved bytes of a {0:?} frame are not zero")]
+    Reserved(Kind),
+    #[error("the lengths inside a {0:?} frame do not add up to its size")]
+    Lengths(Kind),
+    #[error("the peer does not speak this protocol: its hello starts with other bytes")]
+    Magic,
+    #[error("a hello with versions {0} to {1} makes no sense")]
+    Versions(u16, u16),
+    #[error("unknown place {0} for a payload")]
+    UnknownPlace(u8),
+    #[error("unknown lane {0}")]
+    UnknownLane(u8),
+    #[error("unknown status code {0}")]
+    UnknownCode(u32),
+    #[error("text in a {0:?} frame is not UTF-8")]
+    Text(Kind),
+}
+
+impl Header {
+    /// Parses a header, and checks all that can be checked before the body is there: nothing that
+    /// it announces is over a limit.
+    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES], limits: &Limits) -> Result<Self, WireError> {
+        let mut fields = Fields { rest: bytes };
+        let kind = fields.u8();
+        let kind = Kind::from_number(kind).ok_or(WireError::UnknownKind(kind))?;
+        let descriptors = fields.u8();
+        let reserved = fields.u16();
+        let header = Self {
+            kind,
+            descriptors,
+            body_bytes: fields.u32(),
+            payload_bytes: fields.u64(),
+        };
+        if reserved != 0 {
+            return Err(WireError::Reserved(kind));
+        }
+        header.check(limits)?;
+        Ok(header)
+    }
+
+    fn check(&self, limits: &Limits) -> Result<(), WireError> {
+        let kind = self.kind;
+        if self.body_bytes < kind.body_bytes_min() || self.body_bytes > kind.body_bytes_max(limits)
+        {
+            return Err(WireError::BodySize(kind, self.body_bytes));
+        }
+        let payload_bytes_max = if kind.may_carry_payload() {
+            limits.inline_bytes_max
+        } else {
+            0
+        };
+        if self.payload_bytes > payload_bytes_max {
+            return Err(WireError::PayloadSize(
+                kind,
+                self.payload_bytes,
+                payload_bytes_max,
+            ));
+        }
+        match (kind, self.descriptors) {
+            (Kind::Register, 1) | (Kind::Call, 0 | 1) => Ok(()),
+            (Kind::Register, count) => Err(WireError::DescriptorCount(kind, count)),
+            (_, 0) => Ok(()),
+            (_, count) => Err(WireError::DescriptorCount(kind, count)),
+        }
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// Parses the body that a checked header announced.
+    pub(crate) fn decode(header: &Header, body: &'a [u8]) -> Result<Self, WireError> {
+        let kind = header.kind;
+        if body.len() != header.body_bytes as usize || body.len() < kind.body_bytes_min() as usize {
+            return Err(WireError::Lengths(kind));
+        }
+        let mut fields = Fields { rest: body };
+        let frame = match kind {
+            Kind::Hello => return decode_hello(fields),
+            Kind::Call => Frame::Call(decode_call(&mut fields, header)?),
+            Kind::Reply => Frame::Reply(decode_reply(&mut fields, header)?),
+            Kind::Cancel => Frame::Cancel { call: fields.u64() },
+            Kind::Register => Frame::Register {
+                region: fields.u64(),
+                bytes: fields.u64(),
+            },
+            Kind::Registered => decode_registered(&mut fields)?,
+            Kind::Release => Frame::Release {
+                region: fields.u64(),
+            },
+            Kind::Notice => {
+                let (topic, bytes) = (fields.u32(), fields.u32());
+                Frame::Notice {
+                    topic,
+                    data: fields.bytes(bytes, kind)?,
+                }
+            }
+            Kind::Goodbye => {
+                let code = code(fields.u32())?;
+                let bytes = fields.u32();
+                Frame::Goodbye {
+                    code,
+                    message: fields.text(bytes, kind)?,
+                }
+            }
+        };
+        if fields.rest.is_empty() {
+            Ok(frame)
+        } else {
+            Err(WireError::Lengths(kind))
+        }
+    }
+}
+
+fn decode_hello(mut fields: Fields<'_>) -> Result<Frame<'static>, WireError> {
+    if fields.array() != MAGIC {
+        return Err(WireError::Magic);
+    }
+    let (version_min, version_max) = (fields.u16(), fields.u16());
+    if version_min == 0 || version_min > version_max {
+        return Err(WireError::Versions(version_min, version_max));
+    }
+    let reserved = fields.u32();
+    let features = fields.u64();
+    let limits = Limits {
+        calls_max: fields.u32(),
+        regions_max: fields.u32(),
+        message_bytes_max: fields.u32(),
+        inline_bytes_max: {
+            let reserved = fields.u32();
+            if reserved != 0 {
+                return Err(WireError::Reserved(Kind::Hello));
+            }
+            fields.u64()
+        },
+        region_bytes_max: fields.u64(),
+    };
+    if reserved != 0 {
+        return Err(WireError::Reserved(Kind::Hello));
+    }
+    // What a later version appends to a hello is passed over.
+    Ok(Frame::Hello(Hello {
+        version_min,
+        version_max,
+        features,
+        limits,
+    }))
+}
+
+fn decode_call<'a>(fields: &mut Fields<'a>, header: &Header) -> Result<Call<'a>, WireError> {
+    let kind = Kind::Call;
+    let (call, remaining_ns) = (fields.u64(), fields.u64());
+    let place = fields.u8();
+    let reserved = fields.u8();
+    let (method_bytes, request_bytes) = (fields.u16(), fields.u32());
+    let (region, offset, bytes) = (fields.u64(), fields.u64(), fields.u64());
+    let is_region = place == PLACE_REGION;
+    if reserved != 0 || (!is_region && (region != 0 || offset != 0)) || (place == 0 && bytes != 0) {
+        return Err(WireError::Reserved(kind));
+    }
+    let place = match place {
+        PLACE_NONE => Place::None,
+        PLACE_INLINE => Place::Inline { bytes_max: bytes },
+        PLACE_REGION => Place::Region {
+            region,
+            offset,
+            bytes,
+        },
+        PLACE_ONE_SHOT => Place::OneShot { bytes },
+        other => return Err(WireError::UnknownPlace(other)),
+    };
+    if (header.descriptors == 1) != matches!(place, Place::OneShot { .. }) {
+        return Err(WireError::DescriptorCount(kind, header.descriptors));
+    }
+    if usize::from(method_bytes) > METHOD_BYTES_MAX {
+        return Err(WireError::Lengths(kind));
+    }
+    let method = fields.text(u32::from(method_bytes), kind)?;
+    let request = fields.bytes(request_bytes, kind)?;
+    Ok(Call {
+        call,
+        remaining_ns,
+        place,
+        method,
+        request,
+    })
+}
+
+fn decode_reply<'a>(fields: &mut Fields<'a>, header: &Header) -> Result<Reply<'a>, WireError> {
+    let kind = Kind::Reply;
+    let call = fields.u64();
+    let code = code(fields.u32())?;
+    let lane = fields.u8();
+    if fields.u8() != 0 || fields.u16() != 0 {
+        return Err(WireError::Reserved(kind));
+    }
+    let lane = LaneNumber::from_number(lane).ok_or(WireError::UnknownLane(lane))?;
+    let payload_bytes = fields.u64();
+    let (response_bytes, message_bytes) = (fields.u32(), fields.u32());
+    let response = fields.bytes(response_bytes, kind)?;
+    let message = fields.text(message_bytes, kind)?;
+    let inline_bytes = if lane == LaneNumber::Inline {
+        payload_bytes
+    } else {
+        0
+    };
+    if header.payload_bytes != inline_bytes {
+        return Err(WireError::Lengths(kind));
+    }
+    Ok(Reply {
+        call,
+        code,
+        lane,
+        payload_bytes,
+        response,
+        message,
+    })
+}
+
+fn decode_registered<'a>(fields: &mut Fields<'a>) -> Result<Frame<'a>, WireError> {
+    let region = fields.u64();
+    let code = code(fields.u32())?;
+    let bytes = fields.u32();
+    let message = fields.text(bytes, Kind::Registered)?;
+    Ok(Frame::Registered {
+        region,
+        code,
+        message,
+    })
+}
+
+fn code(number: u32) -> Result<Code, WireError> {
+    Code::from_number(number).ok_or(WireError::UnknownCode(number))
+}
+
+impl Kind {
+    fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Hello,
+            2 => Self::Call,
+            3 => Self::Reply,
+            4 => Self::Cancel,
+            5 => Self::Register,
+            6 => Self::Registered,
+            7 => Self::Release,
+            8 => Self::Notice,
+            9 => Self::Goodbye,
+            _ => return None,
+        })
+    }
+
+    /// Bytes of the fixed part of its body.
+    pub(super) fn body_bytes_min(self) -> u32 {
+        match self {
+            Self::Hello => 56,
+            Self::Call => 48,
+            Self::Reply => 32,
+            Self::Register | Self::Registered => 16,
+            Self::Cancel | Self::Release | Self::Notice | Self::Goodbye => 8,
+        }
+    }
+
+    fn body_bytes_max(self, limits: &Limits) -> u32 {
+        let beyond = match self {
+            Self::Hello => 4096 - self.body_bytes_min(),
+            Self::Call => METHOD_BYTES_MAX as u32 + limits.message_bytes_max,
+            Self::Reply => STATUS_BYTES_MAX as u32 + limits.message_bytes_max,
+            Self::Registered | Self::Goodbye => STATUS_BYTES_MAX as u32,
+            Self::Notice => NOTICE_BYTES_MAX as u32,
+            Self::Cancel | Self::Register | Self::Release => 0,
+        };
+        beyond
+            .saturating_add(self.body_bytes_min())
+            .min(BODY_BYTES_MAX)
+    }
+
+    fn may_carry_payload(self) -> bool {
+        matches!(self, Self::Call | Self::Reply)
+    }
+}
+
+impl LaneNumber {
+    fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            0 => Self::None,
+            1 => Self::Inline,
+            2 => Self::FillWrite,
+            3 => Self::FillMap,
+            _ => return None,
+        })
+    }
+}
+
+pub(super) const PLACE_NONE: u8 = 0;
+pub(super) const PLACE_INLINE: u8 = 1;
+pub(super) const PLACE_REGION: u8 = 2;
+pub(super) const PLACE_ONE_SHOT: u8 = 3;
+
+/// Reads fields off the front. The fixed part of a body is checked to be there before it is read;
+/// should that check ever be wrong, a missing field reads as 0 and the lengths don't add up.
+struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        match self.rest.split_first_chunk::<N>() {
+            Some((field, rest)) => {
+                self.rest = rest;
+                *field
+            }
+            None => [0; N],
+        }
+    }
+
+    fn u8(&mut self) -> u8 {
+        u8::from_le_bytes(self.array())
+    }
+
+    fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.array())
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.array())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.array())
+    }
+
+    fn bytes(&mut self, count: u32, kind: Kind) -> Result<&'a [u8], WireError> {
+        let (field, rest) = self
+            .rest
+            .split_at_checked(count as usize)
+            .ok_or(WireError::Lengths(kind))?;
+        self.rest = rest;
+        Ok(field)
+    }
+
+    fn text(&mut self, count: u32, kind: Kind) -> Result<&'a str, WireError> {
+        str::from_utf8(self.bytes(count, kind)?).map_err(|_| WireError::Text(kind))
+    }
+}

@@ -1,0 +1,141 @@
+//! Frames to bytes and back. Pure: no I/O, no clock, no panic on any input.
+//!
+//! A frame is a 16-byte header, a body, and for some kinds an inline payload. docs/PROTOCOL.md is
+//! the authority; the golden frames there are checked by this module's tests. All integers are
+//! little-endian. Whatever is not used must be zero, so that it can get a meaning later.
+
+mod decode;
+mod encode;
+#[cfg(test)]
+mod tests;
+
+use crate::error::Code;
+use crate::limits::Limits;
+
+pub(crate) use decode::WireError;
+pub(crate) use encode::Head;
+
+/// Bytes of a frame's header.
+pub(crate) const HEADER_BYTES: usize = 16;
+/// The first bytes of a hello's body.
+pub(crate) const MAGIC: [u8; 8] = *b"shorthl\0";
+/// The protocol version that this library speaks.
+pub(crate) const VERSION: u16 = 1;
+
+/// What a frame is, by its number on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Hello = 1,
+    Call = 2,
+    Reply = 3,
+    Cancel = 4,
+    Register = 5,
+    Registered = 6,
+    Release = 7,
+    Notice = 8,
+    Goodbye = 9,
+}
+
+/// The start of every frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
+    /// Descriptors that came with the frame's first byte.
+    pub(crate) descriptors: u8,
+    pub(crate) body_bytes: u32,
+    /// Inline payload behind the body.
+    pub(crate) payload_bytes: u64,
+}
+
+/// A frame's body, parsed; borrowed from where it was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frame<'a> {
+    Hello(Hello),
+    Call(Call<'a>),
+    Reply(Reply<'a>),
+    Cancel {
+        call: u64,
+    },
+    Register {
+        region: u64,
+        bytes: u64,
+    },
+    Registered {
+        region: u64,
+        code: Code,
+        message: &'a str,
+    },
+    Release {
+        region: u64,
+    },
+    Notice {
+        topic: u32,
+        data: &'a [u8],
+    },
+    Goodbye {
+        code: Code,
+        message: &'a str,
+    },
+}
+
+/// The first frame of either side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// Versions spoken, lowest and highest; a server answers with the one it chose, twice.
+    pub(crate) version_min: u16,
+    pub(crate) version_max: u16,
+    /// Abilities beyond the version, one bit each; unknown bits are ignored.
+    pub(crate) features: u64,
+    pub(crate) limits: Limits,
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call<'a> {
+    pub(crate) call: u64,
+    /// Time left, in nanoseconds: clocks differ between time namespaces. 0: no deadline.
+    pub(crate) remaining_ns: u64,
+    pub(crate) place: Place,
+    pub(crate) method: &'a str,
+    pub(crate) request: &'a [u8],
+}
+
+/// Where the caller wants the payload of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It takes none.
+    None,
+    /// Behind the reply, at most so many bytes.
+    Inline { bytes_max: u64 },
+    /// In a registered region of its own.
+    Region {
+        region: u64,
+        offset: u64,
+        bytes: u64,
+    },
+    /// In the memory file that comes with this call, which is as long as said.
+    OneShot { bytes: u64 },
+}
+
+/// An answer: the last word on its call. The server touches none of the call's memory after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reply<'a> {
+    pub(crate) call: u64,
+    pub(crate) code: Code,
+    pub(crate) lane: LaneNumber,
+    /// Payload bytes that are valid; with OUT_OF_RANGE, the bytes that a buffer needs.
+    pub(crate) payload_bytes: u64,
+    pub(crate) response: &'a [u8],
+    pub(crate) message: &'a str,
+}
+
+/// The lane that a reply's payload took, by its number on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum LaneNumber {
+    None = 0,
+    Inline = 1,
+    FillWrite = 2,
+    FillMap = 3,
+}
