@@ -1,7 +1,10 @@
 //! The command `shorthaul`: which way is fastest on this machine, and why.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod topology;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -15,18 +18,27 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    Bench(bench::BenchArgs),
     Topology(topology::TopologyArgs),
+    #[command(hide = true)]
+    BenchServer(bench::ServerArgs),
+    #[command(hide = true)]
+    BenchPong(bench::PongArgs),
 }
 
-fn main() -> std::process::ExitCode {
+fn main() -> ExitCode {
     let done = match Args::parse().command {
+        Command::Bench(args) => bench::run(args),
         Command::Topology(args) => topology::run(args),
+        Command::BenchServer(args) => bench::serve(&args),
+        Command::BenchPong(args) => bench::pong(&args),
     };
     match done {
-        Ok(()) => std::process::ExitCode::SUCCESS,
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
+            // No Debug: with RUST_BACKTRACE set it would bury the message under a stack.
             eprintln!("shorthaul: {error:#}");
-            std::process::ExitCode::FAILURE
+            ExitCode::FAILURE
         }
     }
 }

@@ -363,6 +363,7 @@ fn split(out: Option<Out>) -> (Option<PooledMemory>, Option<UsedMapping>) {
         Some(Sink::Map {
             mapping,
             is_for_keeping,
+            ..
         }) => (None, Some((mapping, is_for_keeping))),
         Some(Sink::Write) | None => (None, None),
     }

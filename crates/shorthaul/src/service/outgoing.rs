@@ -102,6 +102,8 @@ pub(super) enum Sink {
     Inline(PooledMemory),
     Map {
         mapping: Arc<SharedMapping>,
+        /// Whether it was kept from an earlier call.
+        is_reused: bool,
         /// Whether it should be kept, and is not yet.
         is_for_keeping: bool,
     },
@@ -172,6 +174,7 @@ fn begin_fill(
         shared.stats.mappings_reused.add(1);
         return Ok(Sink::Map {
             mapping: Arc::clone(mapping),
+            is_reused: true,
             is_for_keeping: false,
         });
     }
@@ -182,6 +185,7 @@ fn begin_fill(
     shared.stats.mappings_made.add(1);
     Ok(Sink::Map {
         mapping: Arc::new(mapping),
+        is_reused: false,
         is_for_keeping: keep,
     })
 }
@@ -199,6 +203,17 @@ impl PayloadOut<'_> {
     /// Bytes that can still be written.
     pub fn remaining(&self) -> usize {
         self.out.bytes - self.out.written
+    }
+
+    /// Whether it goes through a mapping that was kept from an earlier call.
+    pub fn is_mapping_reused(&self) -> bool {
+        matches!(
+            self.out.sink,
+            Sink::Map {
+                is_reused: true,
+                ..
+            }
+        )
     }
 
     /// Writes `bytes` bytes of `value`.

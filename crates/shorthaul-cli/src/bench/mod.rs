@@ -1,0 +1,154 @@
+//! `shorthaul bench`: which way is fastest here, and why. Also the other process of a bench, which
+//! the first one starts.
+
+mod export;
+mod limits;
+mod machine;
+mod method;
+mod plan;
+mod progress;
+mod report;
+mod runner;
+mod server;
+mod session;
+mod stats;
+mod work;
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use shorthaul::placement::Placement;
+
+use self::method::Method;
+use self::plan::{Plan, parse_payload};
+use self::progress::Progress;
+use self::report::Report;
+pub(crate) use self::server::{PongArgs, ServerArgs, pong, run as serve};
+use self::work::{Consume, Source};
+
+/// Measure which way is fastest on this machine, and why.
+#[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    which: Option<Which>,
+    #[command(flatten)]
+    rpc: RpcArgs,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Which {
+    /// Calls with bulk answers, by every method and thread placement (the default).
+    Rpc(RpcArgs),
+}
+
+/// What the bench of calls takes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RpcArgs {
+    /// Sizes of the payload: one, or a list such as 4KiB,1MiB,64MiB.
+    #[arg(long, value_delimiter = ',', value_parser = parse_payload, default_value = "1MiB")]
+    payload: Vec<usize>,
+
+    /// Methods to run, such as "fd(s-write)"; several are given by repeating the option or with
+    /// spaces between them. All by default.
+    #[arg(long, value_delimiter = ' ', value_name = "METHOD")]
+    methods: Vec<Method>,
+
+    /// Placements to run, such as all-same-core; a list with commas. All by default.
+    #[arg(long, value_delimiter = ',', value_name = "PLACEMENT")]
+    placements: Vec<Placement>,
+
+    /// Measure for so long in all, warm-up and start not counted.
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
+
+    /// A few seconds and fewer rounds: to see that it works.
+    #[arg(long)]
+    quick: bool,
+
+    /// How much of the payload the client reads.
+    #[arg(long, value_enum, default_value_t = Consume::Sample)]
+    consume: Consume,
+
+    /// Where the server's bytes come from.
+    #[arg(long, value_enum, default_value_t = Source::Fill)]
+    source: Source,
+
+    /// How the result is written.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+
+    /// Write the result to a file.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// The form of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people.
+    Table,
+    /// The layout of the original measurement: four threads, MB/sec.
+    Seed,
+    /// Everything, for programs.
+    Json,
+}
+
+/// Runs a bench and writes its result.
+pub(crate) fn run(args: BenchArgs) -> Result<()> {
+    let args = match args.which {
+        Some(Which::Rpc(args)) => args,
+        None => args.rpc,
+    };
+    let plan = Plan::new(&args)?;
+    // Before the work: a result that can't be written is found out too late else.
+    let output = args.output.as_ref().map(create).transpose()?;
+    let began = Instant::now();
+    let sections = runner::run(&plan, &Progress::new())?;
+    let report = Report {
+        machine: machine::Machine::read(&plan.topology),
+        command_line: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
+        date: jiff::Timestamp::now()
+            .strftime("%Y-%m-%d %H:%M UTC")
+            .to_string(),
+        version: env!("CARGO_PKG_VERSION"),
+        source: plan.source,
+        consume: plan.consume,
+        rounds: plan.rounds,
+        seconds: began.elapsed().as_secs_f64(),
+        sections,
+    };
+    let written = match output {
+        Some((file, path)) => write(args.format, &report, file)
+            .with_context(|| format!("cannot write {}", path.display())),
+        None => match write(args.format, &report, io::stdout().lock()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            other => other.context("cannot write to standard output"),
+        },
+    };
+    written?;
+    if !plan.is_possible() {
+        bail!("this machine can do none of the placements asked for; see `shorthaul topology`");
+    }
+    Ok(())
+}
+
+fn create(path: &PathBuf) -> Result<(File, &PathBuf)> {
+    let file = File::create(path)
+        .with_context(|| format!("cannot create {}; give another --output", path.display()))?;
+    Ok((file, path))
+}
+
+fn write(format: Format, report: &Report, target: impl Write) -> io::Result<()> {
+    let mut output = BufWriter::new(target);
+    match format {
+        Format::Table => export::table::write(&mut output, report)?,
+        Format::Seed => export::seed::write(&mut output, report)?,
+        Format::Json => export::json::write(&mut output, report)?,
+    }
+    output.flush()
+}

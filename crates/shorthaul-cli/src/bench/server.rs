@@ -1,0 +1,129 @@
+//! The other process of a bench: started by the first one, which is its only client.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use shorthaul::{Code, InboundCall, Server, ServerOptions, Status, ThreadRole};
+use shorthaul_platform::memory::PrivateMemory;
+use shorthaul_platform::socket::stream_from_stdin;
+use shorthaul_platform::topology::pin_current_thread;
+
+use super::work::{EMPTY, MAKE, RESPONSE_BYTES, Source, Work, warm_byte, warm_bytes};
+
+/// Serve one bench; its client is standard input.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ServerArgs {
+    /// CPU of the reactor.
+    #[arg(long)]
+    reactor_cpu: u32,
+    /// CPU of the worker.
+    #[arg(long)]
+    worker_cpu: u32,
+    /// Run handlers on the reactor.
+    #[arg(long)]
+    inline_handlers: bool,
+    /// Largest payload, in bytes.
+    #[arg(long)]
+    bytes_max: usize,
+}
+
+/// Answer on a bare socket; its client is standard input.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PongArgs {
+    /// CPU to run on.
+    #[arg(long)]
+    cpu: u32,
+}
+
+/// Serves until the client has gone.
+pub(crate) fn run(args: &ServerArgs) -> Result<()> {
+    die_with_parent(args.worker_cpu)?;
+    let (reactor_cpu, worker_cpu) = (args.reactor_cpu, args.worker_cpu);
+    let pin = move |role| {
+        let cpu = if let ThreadRole::Reactor(_) = role {
+            reactor_cpu
+        } else {
+            worker_cpu
+        };
+        // A thread that can't be pinned would make every figure wrong: better none.
+        pin_current_thread(cpu).expect("the CPU was usable when the bench was planned");
+    };
+    let options = ServerOptions {
+        reactors: 1,
+        workers: 1,
+        inline_handlers: args.inline_handlers,
+        on_thread_start: Some(Arc::new(pin)),
+        ..ServerOptions::default()
+    };
+    let warm = warm_source(args.bytes_max)?;
+    let mut server =
+        Server::without_listener(options).start(move |call: &mut InboundCall| make(call, &warm))?;
+    server.adopt(stream_from_stdin()?);
+    while server.stats().connections > 0 {
+        thread::sleep(LOOK_AGAIN);
+    }
+    Ok(())
+}
+
+/// Answers 64 bytes with 8 until the client has gone: the least that a round trip can be.
+pub(crate) fn pong(args: &PongArgs) -> Result<()> {
+    die_with_parent(args.cpu)?;
+    let mut socket = stream_from_stdin()?;
+    let mut request = [0; super::work::REQUEST_BYTES];
+    while socket.read_exact(&mut request).is_ok() {
+        socket.write_all(&request[..RESPONSE_BYTES])?;
+    }
+    Ok(())
+}
+
+/// An orphan that spins would falsify every later figure.
+fn die_with_parent(cpu: u32) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context("prctl(PR_SET_PDEATHSIG)")?;
+    pin_current_thread(cpu).with_context(|| format!("can't pin to CPU {cpu}"))
+}
+
+fn warm_source(bytes_max: usize) -> Result<PrivateMemory> {
+    let mut source = PrivateMemory::new(warm_bytes(bytes_max))?;
+    for (at, byte) in source.iter_mut().enumerate() {
+        *byte = warm_byte(at);
+    }
+    Ok(source)
+}
+
+/// Makes the payload that a call asks for. The response says whether a kept mapping was used.
+fn make(call: &mut InboundCall, warm: &[u8]) -> Result<(), Status> {
+    if call.method() == EMPTY {
+        return call.reply(&[0; RESPONSE_BYTES]);
+    }
+    let work = Work::decode(call.request())
+        .filter(|_| call.method() == MAKE)
+        .ok_or_else(|| {
+            Status::new(
+                Code::InvalidArgument,
+                "not a request of this bench: are both of one version?",
+            )
+        })?;
+    let mut out = call.payload_with(work.bytes, work.method.policy())?;
+    match work.source {
+        Source::Fill => out.fill(work.fill_byte(), work.bytes)?,
+        Source::Warm => {
+            let start = work.warm_start();
+            let source = warm.get(start..start + work.bytes);
+            out.copy_from(source.ok_or_else(|| {
+                Status::new(
+                    Code::OutOfRange,
+                    "a payload larger than the bench was started for",
+                )
+            })?)?;
+        }
+    }
+    let is_reused = out.is_mapping_reused();
+    call.reply(&u64::from(is_reused).to_le_bytes())
+}
+
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
