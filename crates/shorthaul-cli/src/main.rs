@@ -17,6 +17,7 @@ struct Args {
 }
 
 #[derive(Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one")]
 enum Command {
     Bench(bench::BenchArgs),
     Topology(topology::TopologyArgs),

@@ -57,6 +57,7 @@ pub(crate) struct Session {
     calls: u64,
 }
 
+#[allow(clippy::large_enum_variant, reason = "there are a handful of sessions")]
 enum Caller {
     Threads(Client),
     Direct(DirectClient),
