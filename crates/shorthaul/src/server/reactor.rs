@@ -30,6 +30,8 @@ use crate::wire::Frame;
 pub(super) struct Reactor {
     poll: Poll,
     inbox: Arc<Inbox<Command>>,
+    /// Empty between uses; kept for its memory.
+    commands: Vec<Command>,
     shared: Arc<Shared>,
     /// By the number of the connection, which is its token too.
     drivers: HashMap<u64, Driver>,
@@ -72,6 +74,7 @@ impl Reactor {
         Ok(Self {
             poll,
             inbox,
+            commands: Vec::new(),
             shared,
             drivers: HashMap::new(),
             run_queue: VecDeque::new(),
@@ -86,13 +89,9 @@ impl Reactor {
     /// Runs until it is stopped and its connections have ended.
     pub(super) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_MAX);
-        let mut commands = Vec::new();
         while !self.is_finished() {
-            self.inbox.take(&mut commands);
             let now = Instant::now();
-            for command in commands.drain(..) {
-                self.obey(command, now);
-            }
+            self.obey_all(now);
             self.accept(now);
             self.take_turns(now);
             self.spent.clear();
@@ -175,21 +174,26 @@ impl Reactor {
         }
     }
 
-    /// One connection's turn: reads and acts on what came, then writes.
+    /// One connection's turn: reads and acts on what came, then writes. Until it is over the
+    /// connection counts as queued, so that answers made meanwhile need no turn of their own.
     fn turn(&mut self, key: u64, now: Instant) -> Result<(), End> {
         let Some(driver) = self.drivers.get_mut(&key) else {
             return Ok(());
         };
-        driver.is_queued = false;
         driver.begin_turn();
         while let Some(driver) = self.drivers.get_mut(&key)
             && let Some(event) = driver.next_event(now)?
         {
             self.act(key, event)?;
         }
+        if self.shared.config.inline_handlers {
+            // The answers of the handlers that have just run here.
+            self.obey_all(now);
+        }
         let Some(driver) = self.drivers.get_mut(&key) else {
             return Ok(());
         };
+        driver.is_queued = false;
         let written = driver.flush(self.poll.registry(), now)?;
         if !self.shared.config.inline_handlers {
             self.shared.queue.written(key, written);
@@ -253,6 +257,15 @@ impl Reactor {
                 }
             }
         }
+    }
+
+    fn obey_all(&mut self, now: Instant) {
+        let mut commands = std::mem::take(&mut self.commands);
+        self.inbox.take(&mut commands);
+        for command in commands.drain(..) {
+            self.obey(command, now);
+        }
+        self.commands = commands;
     }
 
     fn obey(&mut self, command: Command, now: Instant) {
