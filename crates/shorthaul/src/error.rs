@@ -142,7 +142,8 @@ pub enum Error {
     #[error("refused: {0}")]
     PeerRefused(String),
 
-    /// The kernel refused something that this side needs.
+    /// The kernel refused something that this side needs: memory, a socket, a thread. A connection
+    /// that exists lives.
     #[error("{context}: {source}")]
     Io {
         /// What was being done, and what to do about it.
@@ -168,7 +169,12 @@ impl Error {
             Self::Cancelled => Code::Cancelled,
             Self::LimitReached(_) => Code::ResourceExhausted,
             Self::Misuse(_) => Code::InvalidArgument,
-            Self::ConnectionLost(_) | Self::Io { .. } => Code::Unavailable,
+            Self::ConnectionLost(_) => Code::Unavailable,
+            Self::Io { source, .. } => match source.kind() {
+                io::ErrorKind::OutOfMemory => Code::ResourceExhausted,
+                io::ErrorKind::PermissionDenied => Code::PermissionDenied,
+                _ => Code::Unavailable,
+            },
             Self::PeerMisbehaved(_) => Code::Internal,
             Self::PeerRefused(_) => Code::PermissionDenied,
         }
@@ -189,10 +195,7 @@ impl Error {
     pub fn closes_connection(&self) -> bool {
         matches!(
             self,
-            Self::ConnectionLost(_)
-                | Self::PeerMisbehaved(_)
-                | Self::PeerRefused(_)
-                | Self::Io { .. }
+            Self::ConnectionLost(_) | Self::PeerMisbehaved(_) | Self::PeerRefused(_)
         )
     }
 }

@@ -1,4 +1,47 @@
 //! Bulk data between processes on one Linux machine, at memory speed.
+//!
+//! A client registers memory with a server once; the server's answers are stored straight into it.
+//! Small answers, and clients that share no memory, get their bytes over the socket instead: the
+//! same handler serves every lane.
+//!
+//! ```
+//! use shorthaul::{DirectClient, InboundCall, Server, Status};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("blob.sock");
+//! // The server: fills as many bytes as it is asked for.
+//! let server = Server::bind(&path)?.start(|call: &mut InboundCall| -> Result<(), Status> {
+//!     let bytes = usize::from(call.request()[0]) << 20;
+//!     let mut out = call.payload(bytes)?; // the client's own memory, or the socket
+//!     out.fill(7, bytes)?;
+//!     call.reply(b"done")
+//! })?;
+//!
+//! // The client: one buffer, used again for every call.
+//! let mut client = DirectClient::connect(&path)?;
+//! let mut buffer = client.buffer(4 << 20)?;
+//! for megabytes in 1..=4 {
+//!     let reply = client.call("make").request(&[megabytes]).into(buffer).send()?;
+//!     assert_eq!(reply.sum(4096), 7 * 256 * u64::from(megabytes));
+//!     println!("{} bytes by {}: {:?}", reply.len(), reply.lane(), reply.response());
+//!     buffer = reply.into_buffer().expect("it went in");
+//! }
+//! # drop(server);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Client`] makes calls from many threads over one connection, with a thread of its own;
+//! [`DirectClient`] makes one at a time on the caller's thread, in half the hops. Servers and
+//! clients trust nobody's numbers: descriptors, sizes and offsets are checked once, every queue and
+//! wait is bounded ([`limits`]), and a fault of one call or connection stays there.
+//!
+//! # What it does not do
+//! - No remote transport, no encryption: both sides share a kernel.
+//! - No `&[u8]` over memory that the peer can write: filled buffers are copied from, or summed.
+//! - No schema: a request is bytes. No retries: only the caller knows what may be done twice.
+//! - No unsafe code: all of that is in `shorthaul-platform`.
 #![forbid(unsafe_code)]
 
 mod client;

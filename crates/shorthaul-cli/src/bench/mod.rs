@@ -63,7 +63,7 @@ pub(crate) struct RpcArgs {
     placements: Vec<Placement>,
 
     /// Measure for so long in all, warm-up and start not counted.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     seconds: Option<f64>,
 
     /// A few seconds and fewer rounds: to see that it works.

@@ -33,8 +33,15 @@ struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
     owner: u32,
-    /// Held locked for as long as the server lives: who can lock it knows that no server lives.
-    _lock: File,
+    /// Held for as long as the server lives: who can lock it knows that no server lives.
+    lock: LockFile,
+}
+
+/// A locked file beside a socket.
+#[derive(Debug)]
+struct LockFile {
+    path: PathBuf,
+    _file: File,
 }
 
 impl Listener {
@@ -51,9 +58,9 @@ impl Listener {
             .map_err(|error| Error::io(format!("socket {}", path.display()), error))?;
         let file = SocketFile {
             path: path.to_owned(),
-            identity: (metadata.dev(), metadata.ino()),
+            identity: identity(&metadata),
             owner: std::process::id(),
-            _lock: lock,
+            lock,
         };
         Ok(Self {
             socket,
@@ -109,12 +116,16 @@ impl Listener {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let is_ours = self.owner == std::process::id()
-            && fs::symlink_metadata(&self.path)
-                .is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
-        if is_ours {
+        // A forked child has the lock too, but the files are its parent's.
+        if self.owner != std::process::id() {
+            return;
+        }
+        let found = fs::symlink_metadata(&self.path);
+        if found.is_ok_and(|found| identity(&found) == self.identity) {
             fs::remove_file(&self.path).ok();
         }
+        // Before the lock is given up: see `lock_beside`.
+        fs::remove_file(&self.lock.path).ok();
     }
 }
 
@@ -140,26 +151,40 @@ pub(crate) fn check_path(path: &Path) -> Result<()> {
     )))
 }
 
-/// Locks PATH.lock. Lock files are never removed: removing one would let two servers lock two files
-/// of one name.
-fn lock_beside(path: &Path) -> Result<File> {
+/// Locks PATH.lock. Whoever holds the lock removes the file at its end, so what was locked may be a
+/// file that has just lost its name: then the one that has it now is tried.
+fn lock_beside(path: &Path) -> Result<LockFile> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let lock_path = PathBuf::from(name);
     let trouble = |error| Error::io(format!("lock file {}", lock_path.display()), error);
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-        .open(&lock_path)
-        .map_err(trouble)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(in_use(path)),
-        Err(TryLockError::Error(error)) => Err(trouble(error)),
+    for _ in 0..LOCK_TRIES {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+            .open(&lock_path)
+            .map_err(trouble)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(in_use(path)),
+            Err(TryLockError::Error(error)) => return Err(trouble(error)),
+        }
+        let locked = identity(&file.metadata().map_err(trouble)?);
+        if fs::symlink_metadata(&lock_path).is_ok_and(|named| identity(&named) == locked) {
+            return Ok(LockFile {
+                path: lock_path,
+                _file: file,
+            });
+        }
     }
+    Err(in_use(path))
+}
+
+fn identity(metadata: &fs::Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }
 
 /// Removes what a dead server left. The lock is ours, so no server of this library lives; but
@@ -217,3 +242,5 @@ fn bind_with_mode(path: &Path, mode: u32) -> io::Result<UnixListener> {
 
 /// Connections that wait to be accepted; the kernel cuts it to net.core.somaxconn.
 const BACKLOG: i32 = 1024;
+/// How often a lock file may lose its name under our hands before that counts as a living server.
+const LOCK_TRIES: usize = 100;

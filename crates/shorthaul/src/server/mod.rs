@@ -95,8 +95,8 @@ pub struct Server {
 impl Server {
     /// Listens at `path` with the default options.
     ///
-    /// A socket left behind by a server that was killed is replaced; a living server's is not. A
-    /// lock file PATH.lock stays beside it.
+    /// A socket left behind by a server that was killed is replaced; a living server's is not. While
+    /// the server lives there is a lock file PATH.lock beside it.
     ///
     /// # Errors
     /// [`Error::Misuse`] for a path that can't be a socket's (over 107 bytes, a NUL inside, a file
