@@ -330,7 +330,25 @@ impl DirectClient {
             return Ok(Flushed::All);
         }
         let now = Instant::now();
-        stream::flush(self.socket.as_fd(), &mut self.connection.link, now, |_| {}).map_err(lost)
+        stream::flush(self.socket.as_fd(), &mut self.connection.link, now, |_| {})
+            .map_err(|error| self.last_words(now).unwrap_or_else(|| lost(error)))
+    }
+
+    /// What the server said before it closed the connection, if it did.
+    fn last_words(&mut self, now: Instant) -> Option<Error> {
+        // What waits is bounded by the socket's buffer, for nobody adds to it any more.
+        loop {
+            let link = &mut self.connection.link;
+            let read = stream::receive(self.socket.as_fd(), link, now).ok()?;
+            while let Some(event) = self.connection.next_event().ok()? {
+                if let Err(said) = self.on_event(event) {
+                    return Some(said);
+                }
+            }
+            if read.bytes == 0 {
+                return None;
+            }
+        }
     }
 
     fn give_up_released(&mut self) {
@@ -381,6 +399,7 @@ impl DirectClient {
     /// The connection is of no use any more; everything that it held is let go of.
     fn die(&mut self, error: Error) -> Error {
         self.socket.shutdown(std::net::Shutdown::Both).ok();
+        drop(self.connection.drain_tokens());
         self.dead = Some(Error::ConnectionLost(error.to_string()));
         error
     }

@@ -320,7 +320,7 @@ impl Reactor {
     }
 
     /// The connection has ended: everybody who waits is told.
-    fn finish(self, reason: &str) {
+    fn finish(mut self, reason: &str) {
         let lost = || Error::ConnectionLost(reason.to_owned());
         *self
             .shared
@@ -339,7 +339,7 @@ impl Reactor {
                 ticket.answer(Err(CallError::new(lost(), buffer))).ok();
             }
         }
-        for token in self.connection.into_tokens() {
+        for token in self.connection.drain_tokens() {
             token.ticket.answer(Err(CallError::new(lost(), None))).ok();
         }
     }

@@ -232,14 +232,12 @@ impl<D, T> ClientConnection<D, T> {
     }
 
     /// The connection is gone: every token that is still out comes back.
-    pub(crate) fn into_tokens(self) -> impl Iterator<Item = T> {
-        self.table
-            .calls
-            .into_values()
-            .filter_map(|open| match open.state {
-                CallState::Waiting(token) | CallState::Cancelled(token) => Some(token),
-                CallState::Retired => None,
-            })
+    pub(crate) fn drain_tokens(&mut self) -> impl Iterator<Item = T> {
+        let calls = std::mem::take(&mut self.table.calls);
+        calls.into_values().filter_map(|open| match open.state {
+            CallState::Waiting(token) | CallState::Cancelled(token) => Some(token),
+            CallState::Retired => None,
+        })
     }
 }
 

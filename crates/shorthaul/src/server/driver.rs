@@ -12,6 +12,7 @@ use mio::{Interest, Registry, Token};
 use super::peer::Peer;
 use crate::connection::Violation;
 use crate::connection::server::{ServerConnection, ServerEvent};
+use crate::error::Code;
 use crate::limits::{
     INLINE_BYTES_UNDER_WAY_MAX, REQUEST_BYTES_UNDER_WAY_MAX, TURN_BYTES_MAX, TURN_FRAMES_MAX,
 };
@@ -33,6 +34,7 @@ pub(super) struct Driver {
     is_half_closed: bool,
     /// Nothing new is taken from it; it ends when everything is answered.
     pub(super) is_draining: bool,
+    has_said_goodbye: bool,
     waits_for_writing: bool,
     /// Whether it is on the reactor's run queue.
     pub(super) is_queued: bool,
@@ -77,6 +79,7 @@ impl Driver {
             is_readable: true,
             is_half_closed: false,
             is_draining: false,
+            has_said_goodbye: false,
             waits_for_writing: false,
             is_queued: false,
             timer_at: None,
@@ -157,9 +160,21 @@ impl Driver {
 
     /// Whether everything that it was here for is done.
     pub(super) fn is_done(&self) -> bool {
-        (self.is_half_closed || self.is_draining)
-            && self.connection.open_calls() == 0
-            && self.connection.link.is_flushed()
+        self.is_idle() && (self.is_half_closed || self.has_said_goodbye)
+    }
+
+    /// Says goodbye once nothing is open any more, if it is to.
+    pub(super) fn drain(&mut self) {
+        if self.is_draining && !self.has_said_goodbye && self.is_idle() {
+            self.has_said_goodbye = true;
+            self.connection
+                .link
+                .say_goodbye(Code::Unavailable, "the server is shutting down");
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.connection.open_calls() == 0 && self.connection.link.is_flushed()
     }
 
     /// What a client is not allowed to send is left in its socket: it stops when that is full.

@@ -194,6 +194,7 @@ impl Reactor {
             return Ok(());
         };
         driver.is_queued = false;
+        driver.drain();
         let written = driver.flush(self.poll.registry(), now)?;
         if !self.shared.config.inline_handlers {
             self.shared.queue.written(key, written);

@@ -3,6 +3,7 @@
 use crate::bench::method::Method;
 use crate::bench::plan::format_bytes;
 use crate::bench::report::{Cell, Payload, Report, Section};
+use crate::bench::session::Mode;
 
 /// Which method won, by how much, and what a program here should do.
 pub(super) fn sentences(report: &Report) -> Vec<String> {
@@ -34,7 +35,14 @@ fn sentence(section: &Section, payload: &Payload) -> Option<String> {
             sentence += &format!(", {times:.1} times {baseline}");
         }
     }
-    Some(format!("{sentence}. Here, {}.", method.advice()))
+    let client = match best.mode {
+        Mode::Direct => "use a DirectClient and a server with inline_handlers",
+        Mode::Threads => "use a Client",
+    };
+    Some(format!(
+        "{sentence}. A program here should {client}, and {}.",
+        method.advice()
+    ))
 }
 
 /// How many times faster than `baseline` in the same mode.
