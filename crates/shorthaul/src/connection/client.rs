@@ -247,10 +247,11 @@ impl<T> Table<T> {
         reply: &Reply<'_>,
         payload: Option<PooledMemory>,
     ) -> Result<Option<ClientEvent<T>>, Violation> {
-        let Some(open) = self.calls.remove(&reply.call) else {
-            return Err(Violation::Answer("no such call is open"));
-        };
-        let answer = check_answer(open.place, reply, payload)?;
+        let unknown = Violation::Answer("no such call is open");
+        let place = self.calls.get(&reply.call).ok_or(unknown)?.place;
+        // Before the call is taken out: a token must come out whatever the server says.
+        let answer = check_answer(place, reply, payload)?;
+        let open = self.calls.remove(&reply.call).ok_or(unknown)?;
         Ok(match open.state {
             CallState::Waiting(token) => Some(ClientEvent::Answered { token, answer }),
             CallState::Cancelled(token) => {

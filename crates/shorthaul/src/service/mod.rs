@@ -248,7 +248,7 @@ impl InboundCall {
         let out = open.out.take();
         let (lane, bytes) = out
             .as_ref()
-            .map_or((LaneNumber::None, 0), |o| (o.lane(), o.written));
+            .map_or((LaneNumber::None, 0), |o| (o.lane(&open.target), o.written));
         let (payload, mapping) = split(out);
         let payload_bytes = bytes as u64;
         let response = SmallVec::from_slice(response);

@@ -150,12 +150,13 @@ impl Out {
         })
     }
 
-    /// The lane that its payload takes.
-    pub(super) fn lane(&self) -> LaneNumber {
-        match self.sink {
-            Sink::Inline(_) => LaneNumber::Inline,
-            Sink::Map { .. } => LaneNumber::FillMap,
-            Sink::Write => LaneNumber::FillWrite,
+    /// The lane that its payload takes: none if the caller offered none, and nothing was written.
+    pub(super) fn lane(&self, target: &Target) -> LaneNumber {
+        match (&self.sink, target) {
+            (_, Target::None | Target::Refused(_)) => LaneNumber::None,
+            (Sink::Inline(_), _) => LaneNumber::Inline,
+            (Sink::Map { .. }, _) => LaneNumber::FillMap,
+            (Sink::Write, _) => LaneNumber::FillWrite,
         }
     }
 }

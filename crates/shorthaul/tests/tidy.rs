@@ -1,0 +1,222 @@
+//! The style as a test: what can be checked by reading the sources is checked here.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The library's modules, lowest first: each may use those before it.
+const LAYERS: [&str; 14] = [
+    "error",
+    "limits",
+    "wire",
+    "payload",
+    "connection",
+    "trust",
+    "address",
+    "stream",
+    "inbox",
+    "threads",
+    "server",
+    "client",
+    "placement",
+    "lib",
+];
+
+const LINE_CHARS_MAX: usize = 100;
+const FUNCTION_LINES_MAX: usize = 70;
+const FILE_LINES_MAX: usize = 800;
+
+struct Source {
+    path: PathBuf,
+    text: String,
+}
+
+/// Every Rust file of the workspace that belongs to it.
+fn sources() -> Vec<Source> {
+    let mut found = Vec::new();
+    collect(&root().join("crates"), &mut found);
+    assert!(found.len() > 50, "the sources were not found");
+    found
+}
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+fn collect(folder: &Path, found: &mut Vec<Source>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.ends_with("target") {
+            collect(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            found.push(Source { path, text });
+        }
+    }
+}
+
+/// Fails with everything that was found, not just the first.
+fn report(faults: &[String]) {
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn files_begin_with_what_they_are() {
+    let without = sources()
+        .into_iter()
+        .filter(|source| !source.text.starts_with("//!"));
+    report(
+        &without
+            .map(|source| source.path.display().to_string())
+            .collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn lines_functions_and_files_are_short() {
+    let mut faults = Vec::new();
+    for Source { path, text } in sources() {
+        let path = path.display();
+        let lines: Vec<&str> = text.lines().collect();
+        if lines.len() > FILE_LINES_MAX {
+            faults.push(format!("{path}: {} lines", lines.len()));
+        }
+        for (index, line) in lines.iter().enumerate() {
+            if line.chars().count() > LINE_CHARS_MAX {
+                faults.push(format!(
+                    "{path}:{}: over {LINE_CHARS_MAX} characters",
+                    index + 1
+                ));
+            }
+        }
+        for (start, count) in functions(&lines) {
+            if count > FUNCTION_LINES_MAX {
+                faults.push(format!("{path}:{start}: a function of {count} lines"));
+            }
+        }
+    }
+    report(&faults);
+}
+
+/// First line and number of lines of each function, by the indentation of its end.
+fn functions(lines: &[&str]) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let code = line.trim_start();
+        let is_function = ["fn ", "unsafe fn ", "const fn "].iter().any(|word| {
+            code.split("pub").last().is_some_and(|rest| {
+                rest.trim_start_matches("(crate)")
+                    .trim_start_matches("(super)")
+                    .trim_start()
+                    .starts_with(word)
+            })
+        });
+        let indent = line.len() - code.len();
+        let end = format!("{}}}", " ".repeat(indent));
+        if is_function && !code.ends_with(';') && !code.ends_with('}') {
+            let rest = lines[start..].iter().position(|line| *line == end);
+            found.extend(rest.map(|count| (start + 1, count + 1)));
+        }
+    }
+    found
+}
+
+#[test]
+fn nothing_is_left_undone() {
+    let words = [
+        "todo!",
+        "unimplemented!",
+        "dbg!(",
+        "FIXME",
+        "XXX",
+        "#[ignore",
+    ];
+    let mut faults = Vec::new();
+    for Source { path, text } in sources() {
+        if path.ends_with("tests/tidy.rs") {
+            continue;
+        }
+        let left = words.iter().filter(|word| text.contains(**word));
+        faults.extend(left.map(|word| format!("{}: {word}", path.display())));
+    }
+    report(&faults);
+}
+
+#[test]
+fn unsafe_code_is_on_the_floor() {
+    for name in ["shorthaul/src/lib.rs", "shorthaul-cli/src/main.rs"] {
+        let text = fs::read_to_string(root().join("crates").join(name)).unwrap();
+        assert!(
+            text.contains("#![forbid(unsafe_code)]"),
+            "{name} doesn't forbid unsafe code"
+        );
+    }
+}
+
+#[test]
+fn modules_use_only_lower_ones() {
+    let library = root().join("crates/shorthaul/src");
+    let mut faults = Vec::new();
+    for Source { path, text } in sources() {
+        let Ok(inside) = path.strip_prefix(&library) else {
+            continue;
+        };
+        let rank = layer(inside.iter().next().unwrap().to_str().unwrap());
+        for used in text.split("crate::").skip(1) {
+            let name: String = used
+                .chars()
+                .take_while(|c| c.is_alphanumeric() || *c == '_')
+                .collect();
+            // Items re-exported at the root are used from outside only.
+            let is_upward = LAYERS.contains(&name.as_str()) && layer(&name) > rank;
+            if is_upward {
+                faults.push(format!(
+                    "{} uses {name}, which is above it",
+                    inside.display()
+                ));
+            }
+        }
+    }
+    report(&faults);
+}
+
+fn layer(name: &str) -> usize {
+    let name = name.trim_end_matches(".rs");
+    let found = LAYERS.iter().position(|layer| *layer == name);
+    found.unwrap_or_else(|| panic!("{name} is not among the layers of tests/tidy.rs"))
+}
+
+#[test]
+fn the_architecture_names_every_module() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let mut faults = Vec::new();
+    for crate_name in ["shorthaul-platform", "shorthaul", "shorthaul-cli"] {
+        for entry in fs::read_dir(root().join("crates").join(crate_name).join("src")).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            if !["lib", "main"].contains(&name) && !text.contains(name) {
+                faults.push(format!(
+                    "ARCHITECTURE.md doesn't say what {crate_name} {name} is"
+                ));
+            }
+        }
+    }
+    report(&faults);
+}
+
+#[test]
+fn no_page_size_is_assumed() {
+    let mut faults = Vec::new();
+    let memory = root().join("crates/shorthaul-platform/src/memory");
+    for Source { path, text } in sources() {
+        if path.starts_with(&memory) {
+            let code = text
+                .lines()
+                .filter(|line| !line.trim_start().starts_with("//"));
+            let code = code.take_while(|line| !line.contains("#[cfg(test)]"));
+            let assumed = code.filter(|line| line.contains("4096") || line.contains("4_096"));
+            faults.extend(assumed.map(|line| format!("{}: {line}", path.display())));
+        }
+    }
+    report(&faults);
+}
