@@ -44,6 +44,7 @@
 //! - No unsafe code: all of that is in `shorthaul-platform`.
 #![forbid(unsafe_code)]
 
+mod address;
 mod client;
 mod connection;
 mod error;
@@ -51,13 +52,13 @@ mod inbox;
 pub mod limits;
 mod payload;
 pub mod placement;
-mod reaper;
-mod region;
 mod server;
-mod service;
 mod stream;
+mod threads;
+mod trust;
 mod wire;
 
+pub use address::SOCKET_PATH_BYTES_MAX;
 pub use client::{
     Buffer, Call, CallError, Client, ClientOptions, DirectClient, DirectPool, Lane, Lent, Notice,
     Pending, Reply, Transport,
@@ -65,7 +66,7 @@ pub use client::{
 pub use error::{Code, Error, Result, Status};
 pub use payload::MessageBytes;
 pub use server::{
-    Peer, PeerPolicy, RunningServer, SOCKET_PATH_BYTES_MAX, Server, ServerOptions, ServerStats,
-    ThreadRole, peer_policy,
+    FillMethod, FillPolicy, InboundCall, PayloadOut, Peer, RunningServer, Server, ServerOptions,
+    ServerStats, Service, ThreadRole,
 };
-pub use service::{FillMethod, FillPolicy, InboundCall, PayloadOut, Service};
+pub use trust::{PeerPolicy, peer_policy};

@@ -12,9 +12,9 @@ use crate::store::{self, Store};
 
 /// A shared, writable mapping of a memfd from its start.
 ///
-/// The other side may change any byte at any moment, so no reference into it is ever handed out: what
-/// goes in and out are stores and copies that the compiler can't look into, and the kernel's own.
-/// Children made by fork(2) don't get the mapping (`MADV_DONTFORK`).
+/// The other side may change any byte at any moment, so no reference into it is ever handed out:
+/// what goes in and out are stores and copies that the compiler can't look into, and the kernel's
+/// own. Children made by fork(2) don't get the mapping (`MADV_DONTFORK`).
 ///
 /// All ranges are in bytes; a range outside the mapping panics, as slicing does.
 #[derive(Debug)]

@@ -1,14 +1,14 @@
 //! Memory that is, or is not, shared with another process. Which type when:
 //!
-//! | type | who can write it | gives `&[u8]` | made by |
-//! |---|---|---|---|
-//! | [`PrivateMemory`] | this process alone | yes, and `&mut [u8]` | [`PrivateMemory::new`] |
-//! | [`SharedMapping`] | both sides, at any moment | **never**: stores, checked copies, sums | [`Memfd::map`], [`PeerMemfd::map`] |
-//! | [`SealedMapping`] | nobody any more | yes | [`SealedMapping::parse`] |
+//! | type | who can write it | gives `&[u8]` |
+//! |---|---|---|
+//! | [`PrivateMemory`] | this process alone | yes, and `&mut [u8]` |
+//! | [`SharedMapping`] | both sides, at any moment | **never**: stores, checked copies, sums |
+//! | [`SealedMapping`] | nobody any more | yes |
 //!
 //! A descriptor from another process is parsed once, by [`PeerMemfd::parse`] (to be filled) or
-//! [`SealedMapping::parse`] (to be read); what they refuse, they refuse with a [`Refusal`] that says
-//! what was found and what would have been taken.
+//! [`SealedMapping::parse`] (to be read); what they refuse, they refuse with a [`Refusal`] that
+//! says what was found and what would have been taken.
 
 mod atomics;
 mod mapping;

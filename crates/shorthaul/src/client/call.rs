@@ -121,8 +121,8 @@ impl<'a, T: Transport> Call<'a, T> {
     ///
     /// # Errors
     /// A [`CallError`], with the buffer if there was one and the server has let go of it:
-    /// [`Error::Status`] is the service's own answer, [`Error::DeadlineExceeded`] leaves the outcome
-    /// unknown, [`Error::Misuse`] and [`Error::LimitReached`] have sent nothing.
+    /// [`Error::Status`] is the service's own answer, [`Error::DeadlineExceeded`] leaves the
+    /// outcome unknown, [`Error::Misuse`] and [`Error::LimitReached`] have sent nothing.
     pub fn send(self) -> Result<Reply, CallError> {
         self.transport.execute(self.outgoing)
     }
@@ -217,7 +217,8 @@ impl Outgoing<'_> {
         }
         if request > peer.message_bytes_max as usize {
             return Err(Error::LimitReached(format!(
-                "a request of {request} bytes is over the server's limit of {}: send bulk as payload",
+                "a request of {request} bytes is over the server's limit of {}: send bulk as \
+                 payload",
                 peer.message_bytes_max
             )));
         }

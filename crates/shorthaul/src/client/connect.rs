@@ -12,14 +12,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use shorthaul_platform::socket::{self, Credentials};
 
+use crate::address::check_path;
 use crate::connection::Violation;
 use crate::connection::client::{ClientConnection, ClientEvent};
 use crate::error::{Error, Result};
 use crate::limits::{DEADLINE_DEFAULT, HANDSHAKE_TIMEOUT, Limits};
 use crate::payload::MemoryPool;
-use crate::server::shared::default_policy;
-use crate::server::{PeerPolicy, check_path};
 use crate::stream::{self, Flushed, ReceiveError};
+use crate::trust::{PeerPolicy, default_policy};
 
 /// How a client is to be.
 #[derive(Clone)]

@@ -137,8 +137,8 @@ impl DirectClient {
     /// calls take no page fault.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] over the server's limit, [`Error::Status`] with RESOURCE_EXHAUSTED if
-    /// the server has no room for another, [`Error::Io`] if there is no memory.
+    /// [`Error::LimitReached`] over the server's limit, [`Error::Status`] with RESOURCE_EXHAUSTED
+    /// if the server has no room for another, [`Error::Io`] if there is no memory.
     pub fn buffer(&mut self, bytes: usize) -> Result<Buffer> {
         check_region_bytes(bytes, &self.limits())?;
         let (memory, memfd) = registrable(bytes)?;

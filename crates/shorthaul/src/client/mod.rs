@@ -38,9 +38,10 @@ use crate::error::{Error, Result};
 use crate::inbox::Inbox;
 use crate::limits::Limits;
 use crate::payload::MemoryPool;
-use crate::server::join_by;
+use crate::threads::join_by;
 
-/// A connection that many threads can call over at once. A thread of its own does the socket's work.
+/// A connection that many threads can call over at once. A thread of its own does the socket's
+/// work.
 ///
 /// Dropping it closes the connection: calls that wait on other threads can't exist then, for they
 /// borrow it.
@@ -135,8 +136,8 @@ impl Client {
     /// calls take no page fault.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] over the server's limit, [`Error::Status`] with RESOURCE_EXHAUSTED if
-    /// the server has no room for another, [`Error::Io`] if there is no memory.
+    /// [`Error::LimitReached`] over the server's limit, [`Error::Status`] with RESOURCE_EXHAUSTED
+    /// if the server has no room for another, [`Error::Io`] if there is no memory.
     pub fn buffer(&self, bytes: usize) -> Result<Buffer> {
         check_region_bytes(bytes, &self.limits)?;
         let (memory, memfd) = registrable(bytes)?;

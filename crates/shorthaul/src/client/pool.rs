@@ -46,8 +46,8 @@ impl DirectPool {
         }
     }
 
-    /// Takes a connection, waiting at most `timeout` while all are lent. The one that came back last
-    /// goes out first: its memory is warm.
+    /// Takes a connection, waiting at most `timeout` while all are lent. The one that came back
+    /// last goes out first: its memory is warm.
     ///
     /// # Errors
     /// [`Error::LimitReached`] if none came back in time; what [`DirectClient::connect`] says.

@@ -21,8 +21,8 @@ use super::slot::Ticket;
 use crate::connection::client::{ClientConnection, ClientEvent, OutgoingCall};
 use crate::error::{Error, Result, Status};
 use crate::inbox::Inbox;
-use crate::reaper::Reaper;
 use crate::stream::{self, Flushed, ReceiveError};
+use crate::threads::Reaper;
 
 /// What the callers' threads ask of the reactor.
 #[derive(Debug)]

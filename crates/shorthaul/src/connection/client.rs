@@ -10,9 +10,9 @@ use crate::limits::{CANCEL_ACK_TIMEOUT, Limits, RETIRED_BYTES_MAX};
 use crate::payload::{MemoryPool, MessageBytes, PooledMemory};
 use crate::wire::{Call, Frame, LaneNumber, Place, Reply, VERSION};
 
-/// One server, as its client sees it. `D` is what a descriptor is; `T` is what the caller wants back
-/// with the answer, its buffer above all: a token is given back exactly once, and not before the
-/// server has let go of the call's memory or never will.
+/// One server, as its client sees it. `D` is what a descriptor is; `T` is what the caller wants
+/// back with the answer, its buffer above all: a token is given back exactly once, and not before
+/// the server has let go of the call's memory or never will.
 #[derive(Debug)]
 pub(crate) struct ClientConnection<D, T> {
     pub(crate) link: Link<D>,
@@ -140,8 +140,8 @@ impl<D, T> ClientConnection<D, T> {
         }
     }
 
-    /// Sends a call, with the inline payload of its request and the memory file of a one-shot place.
-    /// The caller has checked it against [`Link::peer_limits`]; ids are never used twice.
+    /// Sends a call, with the inline payload of its request and the memory file of a one-shot
+    /// place. The caller has checked it against [`Link::peer_limits`]; ids are never used twice.
     pub(crate) fn start(
         &mut self,
         call: &OutgoingCall<'_>,

@@ -329,7 +329,8 @@ impl<D, R: Clone> Table<D, R> {
             return Err(Status::new(
                 Code::InvalidArgument,
                 format!(
-                    "{bytes} bytes at {offset} are outside region {region}, which has {region_bytes}"
+                    "{bytes} bytes at {offset} are outside region {region}, which has \
+                     {region_bytes}"
                 ),
             ));
         }

@@ -10,13 +10,13 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use super::peer::Peer;
+use super::region::Region;
 use crate::connection::Violation;
 use crate::connection::server::{ServerConnection, ServerEvent};
 use crate::error::Code;
 use crate::limits::{
     INLINE_BYTES_UNDER_WAY_MAX, REQUEST_BYTES_UNDER_WAY_MAX, TURN_BYTES_MAX, TURN_FRAMES_MAX,
 };
-use crate::region::Region;
 use crate::stream::{self, Flushed};
 
 pub(super) type Connection = ServerConnection<OwnedFd, Arc<Region>>;

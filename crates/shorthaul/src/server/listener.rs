@@ -4,7 +4,6 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -15,10 +14,8 @@ use rustix::fs::Mode;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use shorthaul_platform::socket;
 
+use crate::address::check_path;
 use crate::error::{Error, Result};
-
-/// Longest path of a socket, in bytes: what sockaddr_un holds, less its terminator.
-pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// A listening socket, and the file that it goes by if this process made it.
 #[derive(Debug)]
@@ -127,28 +124,6 @@ impl Drop for SocketFile {
         // Before the lock is given up: see `lock_beside`.
         fs::remove_file(&self.lock.path).ok();
     }
-}
-
-/// Checks that a path can be the address of a socket at all.
-pub(crate) fn check_path(path: &Path) -> Result<()> {
-    let bytes = path.as_os_str().as_bytes();
-    let trouble = if bytes.is_empty() {
-        "it is empty".to_owned()
-    } else if bytes.contains(&0) {
-        "it contains a NUL byte".to_owned()
-    } else if bytes.len() > SOCKET_PATH_BYTES_MAX {
-        format!(
-            "it has {} bytes, but the address of a socket holds {SOCKET_PATH_BYTES_MAX}: use a \
-             shorter path, or a relative one",
-            bytes.len()
-        )
-    } else {
-        return Ok(());
-    };
-    Err(Error::Misuse(format!(
-        "{} can't be the path of a socket: {trouble}",
-        path.display()
-    )))
 }
 
 /// Locks PATH.lock. Whoever holds the lock removes the file at its end, so what was locked may be a

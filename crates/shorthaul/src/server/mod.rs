@@ -1,10 +1,14 @@
 //! The server: a listener, reactors, workers, and a door to start and stop them.
 
+mod call;
 mod driver;
 mod listener;
-pub(crate) mod peer;
+mod outgoing;
+mod peer;
+mod queue;
 mod reactor;
-pub(crate) mod shared;
+mod region;
+mod shared;
 mod workers;
 
 use std::fmt;
@@ -16,22 +20,19 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use shorthaul_platform::socket::Credentials;
-
+pub use self::call::{InboundCall, Service};
 use self::listener::Listener;
-pub use self::listener::SOCKET_PATH_BYTES_MAX;
-pub(crate) use self::listener::check_path;
+pub use self::outgoing::{FillMethod, FillPolicy, PayloadOut};
 use self::peer::Command;
 pub use self::peer::Peer;
 use self::reactor::{Acceptor, Reactor};
-pub use self::shared::PeerPolicy;
-use self::shared::{Config, Shared, default_policy, peers_can_be_mapped};
+use self::region::Accounts;
+use self::shared::{Config, Shared};
 use crate::error::{Error, Result};
 use crate::inbox::Inbox;
 use crate::limits::{Limits, MESSAGE_BYTES_CAP, UserLimits};
-use crate::reaper::Reaper;
-use crate::region::Accounts;
-use crate::service::{FillPolicy, Service};
+use crate::threads::{Reaper, join_by};
+use crate::trust::{PeerPolicy, default_policy, peers_can_be_mapped};
 
 /// How a server is to be.
 #[derive(Clone)]
@@ -95,8 +96,8 @@ pub struct Server {
 impl Server {
     /// Listens at `path` with the default options.
     ///
-    /// A socket left behind by a server that was killed is replaced; a living server's is not. While
-    /// the server lives there is a lock file PATH.lock beside it.
+    /// A socket left behind by a server that was killed is replaced; a living server's is not.
+    /// While the server lives there is a lock file PATH.lock beside it.
     ///
     /// # Errors
     /// [`Error::Misuse`] for a path that can't be a socket's (over 107 bytes, a NUL inside, a file
@@ -340,17 +341,6 @@ fn join_all<T>(threads: impl Iterator<Item = JoinHandle<T>>, by: Instant) -> usi
         .count()
 }
 
-/// Joins a thread that should end soon; leaves it behind if it doesn't.
-pub(crate) fn join_by<T>(thread: JoinHandle<T>, by: Instant) -> bool {
-    while !thread.is_finished() {
-        if Instant::now() >= by {
-            return false;
-        }
-        thread::sleep(JOIN_POLL);
-    }
-    thread.join().is_ok()
-}
-
 impl fmt::Debug for ServerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerOptions")
@@ -364,13 +354,5 @@ impl fmt::Debug for ServerOptions {
     }
 }
 
-/// A policy from a closure: the reason if a peer may not connect.
-pub fn peer_policy(
-    decide: impl Fn(&Credentials) -> Result<(), String> + Send + Sync + 'static,
-) -> PeerPolicy {
-    Arc::new(decide)
-}
-
 const DROP_DRAIN: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(1);
-const JOIN_POLL: Duration = Duration::from_millis(1);

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use shorthaul_platform::memory::SharedMapping;
 use shorthaul_platform::socket::Credentials;
 
+use super::outgoing::Target;
+use super::region::{Account, Membership};
 use super::shared::Shared;
 use crate::connection::server::Answer;
 use crate::inbox::Inbox;
 use crate::limits::{Limits, NOTICE_BYTES_MAX};
 use crate::payload::{MessageBytes, PooledMemory};
-use crate::region::{Account, Membership};
-use crate::service::AnswerTarget;
 
 /// The client that a call came from. Cheap to clone; outlives the call.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ pub(crate) struct Completion {
 #[derive(Debug)]
 pub(crate) struct Spent {
     pub(crate) _mapping: Option<Arc<SharedMapping>>,
-    pub(crate) _target: AnswerTarget,
+    pub(crate) _target: Target,
     pub(crate) _payload: Option<PooledMemory>,
 }
 

@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 use mio::{Events, Poll, Token};
 use shorthaul_platform::socket::{self, Credentials, Wait};
 
+use super::call::InboundCall;
 use super::driver::{Driver, End, Event};
 use super::listener::Listener;
 use super::peer::{Command, Completion, Peer, Spent};
+use super::region::{MappingCache, Region};
 use super::shared::Shared;
 use super::workers;
 use crate::connection::server::ServerConnection;
 use crate::error::{Code, Status};
 use crate::inbox::Inbox;
 use crate::limits::{ACCEPT_REST, CONNECTIONS_MAX};
-use crate::region::{MappingCache, Region};
-use crate::service::InboundCall;
 use crate::wire::Frame;
 
 /// One reactor of a server.

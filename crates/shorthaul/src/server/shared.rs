@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use shorthaul_platform::socket::{self, Credentials};
-
+use super::call::{InboundCall, Service};
+use super::outgoing::FillPolicy;
+use super::queue::ServiceQueue;
+use super::region::Accounts;
 use crate::limits::Limits;
 use crate::payload::MemoryPool;
-use crate::reaper::Reaper;
-use crate::region::Accounts;
-use crate::service::{FillPolicy, InboundCall, Service, ServiceQueue};
+use crate::threads::Reaper;
+use crate::trust::PeerPolicy;
 
 /// Everything that is shared.
 pub(crate) struct Shared {
@@ -31,13 +32,11 @@ pub(crate) struct Config {
     pub(crate) limits: Limits,
     pub(crate) fill: FillPolicy,
     pub(crate) inline_handlers: bool,
-    /// Whether stores into peers' memory can't fail, see [`peers_can_be_mapped`].
+    /// Whether stores into peers' memory can't fail, see
+    /// [`peers_can_be_mapped`](crate::trust::peers_can_be_mapped).
     pub(crate) may_map_peers: bool,
     pub(crate) policy: PeerPolicy,
 }
-
-/// Decides who may connect: the reason if not.
-pub type PeerPolicy = Arc<dyn Fn(&Credentials) -> Result<(), String> + Send + Sync>;
 
 impl Shared {
     pub(crate) fn new(
@@ -85,32 +84,6 @@ impl Counter {
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
-}
-
-/// Talks to the same user and to root, and to nobody whose user id is a stand-in.
-pub(crate) fn default_policy() -> PeerPolicy {
-    let own_uid = rustix::process::geteuid().as_raw();
-    let overflow_uid = socket::overflow_uid();
-    Arc::new(move |peer| {
-        if peer.uid == overflow_uid {
-            return Err(format!(
-                "user {} is the stand-in for users without a name here (another user namespace?); \
-                 a policy of your own can let it in",
-                peer.uid
-            ));
-        }
-        if peer.uid == own_uid || peer.uid == 0 {
-            return Ok(());
-        }
-        Err(format!("user {} is neither {own_uid} nor root", peer.uid))
-    })
-}
-
-/// Whether a store into a peer's shmem can't fail: under strict overcommit (vm.overcommit_memory =
-/// 2) a page behind a hole that the peer punched may be refused, which is SIGBUS. Then buffers are
-/// filled by pwrite(2), whose failure is an error.
-pub(crate) fn peers_can_be_mapped() -> bool {
-    std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() != "2")
 }
 
 impl fmt::Debug for Shared {

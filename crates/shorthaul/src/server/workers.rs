@@ -4,9 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::call::InboundCall;
+use super::queue::Popped;
 use super::shared::Shared;
 use crate::error::{Code, Status};
-use crate::service::{InboundCall, Popped};
 
 /// Carries out calls until the queue is closed and empty.
 pub(super) fn work(shared: &Arc<Shared>) {

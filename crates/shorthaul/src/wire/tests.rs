@@ -1,1 +1,1 @@
-
+//! Tests of this module.

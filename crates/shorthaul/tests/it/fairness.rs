@@ -8,8 +8,8 @@ use std::time::Duration;
 use shorthaul::{Client, Code, Error, InboundCall, Server, ServerOptions, Status};
 use tempfile::TempDir;
 
-/// A server with one worker, whose "gate" calls wait to be let through, and which notes the order in
-/// which it carries calls out.
+/// A server with one worker, whose "gate" calls wait to be let through, and which notes the order
+/// in which it carries calls out.
 struct Gated {
     _folder: TempDir,
     path: std::path::PathBuf,

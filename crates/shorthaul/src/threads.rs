@@ -1,11 +1,24 @@
-//! A thread for what takes long to let go of: unmapping a large region or closing the last
-//! descriptor of one frees its pages, which takes milliseconds that no reactor has.
+//! Threads that end: joining one with a deadline; and the reaper, for what takes long to let go of:
+//! unmapping a large region or closing the last descriptor of one frees its pages, which takes
+//! milliseconds that no reactor has.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use crate::limits::REAPER_QUEUE_MAX;
+
+/// Joins a thread that should end soon; leaves it behind if it doesn't.
+pub(crate) fn join_by<T>(thread: JoinHandle<T>, by: Instant) -> bool {
+    while !thread.is_finished() {
+        if Instant::now() >= by {
+            return false;
+        }
+        thread::sleep(JOIN_POLL);
+    }
+    thread.join().is_ok()
+}
 
 /// Drops what it is given, on a thread of its own. Stopped and joined when it is dropped itself.
 pub(crate) struct Reaper {
@@ -57,3 +70,5 @@ fn drop_all(burials: &Receiver<Box<dyn Send>>) {
         drop(remains);
     }
 }
+
+const JOIN_POLL: Duration = Duration::from_millis(1);

@@ -1,8 +1,5 @@
 //! What a server is for: calls come in, each is answered exactly once.
 
-mod outgoing;
-mod queue;
-
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,17 +7,14 @@ use std::time::Instant;
 use shorthaul_platform::memory::SharedMapping;
 use smallvec::SmallVec;
 
-pub(crate) use self::outgoing::Target as AnswerTarget;
-pub use self::outgoing::{FillMethod, FillPolicy, PayloadOut};
-use self::outgoing::{Out, Sink, Target};
-use self::queue::Queued;
-pub(crate) use self::queue::{Popped, ServiceQueue};
+use super::outgoing::{FillPolicy, Out, PayloadOut, Sink, Target};
+use super::peer::{Completion, Peer, Spent};
+use super::queue::Queued;
+use super::region::Region;
 use crate::connection::server::{Answer, IncomingCall, IncomingTarget};
 use crate::error::{Code, Status};
 use crate::limits::MESSAGE_BYTES_CAP;
 use crate::payload::{MessageBytes, PooledMemory};
-use crate::region::Region;
-use crate::server::peer::{Completion, Peer, Spent};
 use crate::wire::LaneNumber;
 
 /// What a server does with calls. Closures that take `&mut InboundCall` are services.

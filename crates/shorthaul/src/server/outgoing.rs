@@ -7,10 +7,10 @@ use std::sync::Arc;
 use shorthaul_platform::memory::SharedMapping;
 use shorthaul_platform::store::Store;
 
+use super::region::Region;
+use super::shared::Shared;
 use crate::error::{Code, Status};
 use crate::payload::PooledMemory;
-use crate::region::Region;
-use crate::server::shared::Shared;
 use crate::wire::LaneNumber;
 
 /// How a client's buffer is filled.

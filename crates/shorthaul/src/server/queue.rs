@@ -1,8 +1,8 @@
 //! Calls that wait for a worker: a line for each connection, served by deficit round robin.
 //!
-//! Each connection in turn may be served a quantum of bytes; what a call moves beyond that is a debt
-//! which later rounds pay. So a client with many large calls gets its share of bytes and no more,
-//! and one small call waits for at most the calls that the workers are at, and one round.
+//! Each connection in turn may be served a quantum of bytes; what a call moves beyond that is a
+//! debt which later rounds pay. So a client with many large calls gets its share of bytes and no
+//! more, and one small call waits for at most the calls that the workers are at, and one round.
 //!
 //! What a call will move is not known before it is done: it is charged an estimate first, and the
 //! rest when it is answered.
