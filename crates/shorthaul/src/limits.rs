@@ -91,8 +91,9 @@ pub(crate) const REQUEST_BYTES_UNDER_WAY_MAX: u64 = 64 << 20;
 pub(crate) const QUANTUM_BYTES: u64 = 1 << 20;
 /// What a call costs in the round robin beyond its bytes.
 pub(crate) const CALL_COST_BYTES: u64 = 4096;
-/// Mappings that one reactor keeps.
-pub(crate) const MAPPINGS_MAX: usize = 1024;
+/// Mappings of clients' regions that one reactor keeps, unless its server says otherwise: far below
+/// the kernel's vm.max_map_count of 65,530.
+pub const KEPT_MAPPINGS_MAX: usize = 1024;
 /// Spare inline memory that a pool keeps.
 pub(crate) const POOL_BYTES_MAX: usize = 256 << 20;
 /// Blocks of one size class that a pool keeps.

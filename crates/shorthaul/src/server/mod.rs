@@ -30,7 +30,7 @@ use self::region::Accounts;
 use self::shared::{Config, Shared};
 use crate::error::{Error, Result};
 use crate::inbox::Inbox;
-use crate::limits::{Limits, MESSAGE_BYTES_CAP, UserLimits};
+use crate::limits::{KEPT_MAPPINGS_MAX, Limits, MESSAGE_BYTES_CAP, UserLimits};
 use crate::threads::{Reaper, join_by};
 use crate::trust::{PeerPolicy, default_policy, peers_can_be_mapped};
 
@@ -50,6 +50,9 @@ pub struct ServerOptions {
     pub user_limits: UserLimits,
     /// How clients' buffers are filled, unless a handler says otherwise.
     pub fill: FillPolicy,
+    /// Mappings that each reactor keeps, least recently used out first; a region whose mapping was
+    /// pushed out is mapped anew when it is next filled.
+    pub kept_mappings_max: usize,
     /// Permissions of the socket file.
     pub socket_mode: u32,
     /// Who may connect. By default the server's own user and root.
@@ -79,6 +82,7 @@ impl Default for ServerOptions {
             limits: Limits::default(),
             user_limits: UserLimits::default(),
             fill: FillPolicy::default(),
+            kept_mappings_max: KEPT_MAPPINGS_MAX,
             socket_mode: 0o600,
             policy: None,
             on_thread_start: None,
@@ -276,6 +280,7 @@ fn start(
         limits,
         fill: options.fill,
         inline_handlers: options.inline_handlers,
+        kept_mappings_max: options.kept_mappings_max,
         may_map_peers: peers_can_be_mapped(),
         policy: options.policy.clone().unwrap_or_else(default_policy),
     };

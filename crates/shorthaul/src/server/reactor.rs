@@ -71,6 +71,7 @@ impl Reactor {
         if let Some(acceptor) = &acceptor {
             acceptor.listener.register(poll.registry(), LISTENER)?;
         }
+        let mappings = MappingCache::new(shared.config.kept_mappings_max);
         Ok(Self {
             poll,
             inbox,
@@ -79,7 +80,7 @@ impl Reactor {
             drivers: HashMap::new(),
             run_queue: VecDeque::new(),
             timers: BinaryHeap::new(),
-            mappings: MappingCache::new(),
+            mappings,
             spent: Vec::new(),
             acceptor,
             stop_by: None,

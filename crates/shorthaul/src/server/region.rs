@@ -11,7 +11,7 @@ use lru::LruCache;
 use shorthaul_platform::memory::{PeerMemfd, Refusal, SharedMapping};
 
 use crate::error::{Code, Status};
-use crate::limits::{MAPPINGS_MAX, UserLimits};
+use crate::limits::UserLimits;
 
 /// A client's memory file that was looked at and taken.
 #[derive(Debug)]
@@ -60,8 +60,9 @@ pub(crate) struct MappingCache {
 }
 
 impl MappingCache {
-    pub(crate) fn new() -> Self {
-        let capacity = NonZeroUsize::new(MAPPINGS_MAX).expect("not 0");
+    /// An empty cache for at most `mappings_max` mappings (at least one).
+    pub(crate) fn new(mappings_max: usize) -> Self {
+        let capacity = NonZeroUsize::new(mappings_max).unwrap_or(NonZeroUsize::MIN);
         Self {
             mappings: LruCache::new(capacity),
         }
@@ -284,7 +285,7 @@ mod tests {
     fn two_regions_never_share_a_mapping() {
         let accounts = Accounts::new(limits());
         let user = accounts.join(7).unwrap();
-        let mut cache = MappingCache::new();
+        let mut cache = MappingCache::new(8);
         let first = region(&user, 64).unwrap();
         cache.keep(first.key(), Arc::new(first.file.map().unwrap()));
         assert!(cache.get(&first).is_some());
@@ -300,12 +301,12 @@ mod tests {
         let user = accounts.join(7).unwrap();
         let region = region(&user, 64).unwrap();
         let mapping = Arc::new(region.file.map().unwrap());
-        let mut cache = MappingCache::new();
-        for key in 0..MAPPINGS_MAX as u64 {
+        let mut cache = MappingCache::new(8);
+        for key in 0..8 {
             assert!(cache.keep(key + 1_000_000, Arc::clone(&mapping)).is_none());
         }
         assert!(cache.keep(region.key(), mapping).is_some());
-        assert_eq!(cache.mappings.len(), MAPPINGS_MAX);
+        assert_eq!(cache.mappings.len(), 8);
         assert!(cache.forget(&region).is_some());
     }
 }

@@ -32,6 +32,7 @@ pub(crate) struct Config {
     pub(crate) limits: Limits,
     pub(crate) fill: FillPolicy,
     pub(crate) inline_handlers: bool,
+    pub(crate) kept_mappings_max: usize,
     /// Whether stores into peers' memory can't fail, see
     /// [`peers_can_be_mapped`](crate::trust::peers_can_be_mapped).
     pub(crate) may_map_peers: bool,

@@ -140,6 +140,44 @@ fn threads_share_a_client() {
 }
 
 #[test]
+fn mappings_pushed_out_are_made_anew_unseen() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let options = ServerOptions {
+        kept_mappings_max: 2,
+        reactors: 2,
+        ..ServerOptions::default()
+    };
+    let server = Server::bind_with(&path, options)
+        .unwrap()
+        .start(serve)
+        .unwrap();
+    let clients = [
+        Client::connect(&path).unwrap(),
+        Client::connect(&path).unwrap(),
+    ];
+    let mut buffers: Vec<_> = clients
+        .iter()
+        .flat_map(|c| (0..4).map(|_| Some(c.buffer(5000).unwrap())))
+        .collect();
+    for round in 0..20_u8 {
+        for (index, slot) in buffers.iter_mut().enumerate() {
+            let seed = round.wrapping_mul(16) + index as u8;
+            let (client, request) = (&clients[index / 4], request(5000, seed));
+            let call = client
+                .call("map")
+                .request(&request)
+                .into(slot.take().unwrap());
+            let reply = call.send().unwrap();
+            check(&reply, 5000, seed, Lane::FillMap);
+            *slot = reply.into_buffer();
+        }
+    }
+    let stats = server.stats();
+    assert!(stats.mappings_made > 8, "{stats:?}");
+}
+
+#[test]
 fn a_buffer_too_small_names_the_size_needed() {
     let (_folder, _server, path) = start(false);
     let mut client = DirectClient::connect(&path).unwrap();
