@@ -178,6 +178,39 @@ impl FromStr for Method {
     }
 }
 
+/// A list of methods, as it is typed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Methods(pub(crate) Vec<Method>);
+
+/// Reads a list with commas or spaces between the names. Names have commas too: inside brackets,
+/// and `sidecar,nt`.
+pub(crate) fn parse_methods(text: &str) -> Result<Methods, String> {
+    let mut names: Vec<String> = Vec::new();
+    let mut depth = 0;
+    let mut begins = true;
+    for letter in text.chars() {
+        depth += i32::from(letter == '(') - i32::from(letter == ')');
+        if depth == 0 && (letter == ',' || letter == ' ') {
+            begins = true;
+        } else if std::mem::take(&mut begins) {
+            names.push(letter.to_string());
+        } else if let Some(name) = names.last_mut() {
+            name.push(letter);
+        }
+    }
+    let mut methods: Vec<Method> = Vec::new();
+    for name in names {
+        match (name.as_str(), methods.last_mut()) {
+            ("nt", Some(last)) if last.name == "sidecar" => *last = "sidecar,nt".parse()?,
+            _ => methods.push(name.parse()?),
+        }
+    }
+    if methods.is_empty() {
+        return Err("name a method at least".into());
+    }
+    Ok(Methods(methods))
+}
+
 /// What the parts of the names mean; in the words of the original.
 pub(crate) const LEGEND: &str = "\
 Legend
@@ -207,6 +240,18 @@ Core notation:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_are_read_in_spite_of_their_commas() {
+        let all: Vec<_> = Method::ALL.iter().map(|method| method.name).collect();
+        for separator in [",", " ", ", "] {
+            let methods = parse_methods(&all.join(separator)).unwrap().0;
+            assert_eq!(methods, Method::ALL);
+        }
+        for wrong in ["", ",", "nt", "fd(s-write", "sidecar,sidecar,x"] {
+            assert!(parse_methods(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn names_and_numbers_are_read_back() {

@@ -23,7 +23,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use shorthaul::placement::Placement;
 
-use self::method::Method;
+use self::method::{Methods, parse_methods};
 use self::plan::{Plan, parse_payload};
 use self::progress::Progress;
 use self::report::Report;
@@ -53,10 +53,9 @@ pub(crate) struct RpcArgs {
     #[arg(long, value_delimiter = ',', value_parser = parse_payload, default_value = "1MiB")]
     payload: Vec<usize>,
 
-    /// Methods to run, such as "fd(s-write)"; several are given by repeating the option or with
-    /// spaces between them. All by default.
-    #[arg(long, value_delimiter = ' ', value_name = "METHOD")]
-    methods: Vec<Method>,
+    /// Methods to run, such as "fd(s-write)" or "fd(s-write),sidecar,nt". All by default.
+    #[arg(long, value_name = "METHODS", value_parser = parse_methods)]
+    methods: Option<Methods>,
 
     /// Placements to run, such as all-same-core; a list with commas. All by default.
     #[arg(long, value_delimiter = ',', value_name = "PLACEMENT")]

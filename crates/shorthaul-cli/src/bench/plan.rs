@@ -39,11 +39,10 @@ impl Plan {
         } else {
             &args.placements
         };
-        let methods = if args.methods.is_empty() {
-            &Method::ALL[..]
-        } else {
-            &args.methods
-        };
+        let methods = args
+            .methods
+            .as_ref()
+            .map_or(&Method::ALL[..], |methods| &methods.0);
         Ok(Self {
             topology,
             placements: without_repeats(placements),

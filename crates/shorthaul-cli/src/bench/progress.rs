@@ -1,5 +1,7 @@
 //! How far a run is, on standard error, when that is a terminal.
 
+use std::time::Duration;
+
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar that is drawn between measurements only: no thread of its own disturbs them.
@@ -10,7 +12,7 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn new() -> Self {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-        let style = ProgressStyle::with_template("{wide_bar} {percent}% · {eta} left · {msg:.dim}");
+        let style = ProgressStyle::with_template("{bar:32} {percent:>3}% · {msg}");
         if let Ok(style) = style {
             bar.set_style(style);
         }
@@ -23,8 +25,9 @@ impl Progress {
         self.bar.tick();
     }
 
-    pub(crate) fn step(&self, what: &str) {
-        self.bar.set_message(what.to_owned());
+    pub(crate) fn step(&self, what: &str, left: Duration) {
+        self.bar
+            .set_message(format!("{:.0} s left · {what}", left.as_secs_f64().ceil()));
         self.bar.inc(1);
     }
 

@@ -17,14 +17,14 @@ use super::stats::Spread;
 /// Runs the plan.
 pub(crate) fn run(plan: &Plan, progress: &Progress) -> Result<Vec<Section>> {
     let mut placements = start(plan)?;
-    let by = Instant::now() + plan.time;
     let mut steps_left = plan.rounds * placements.iter().map(|p| p.steps(plan)).sum::<usize>();
     progress.begin(steps_left);
     warm_up(plan, &mut placements)?;
+    let by = Instant::now() + plan.time;
     for round in 0..plan.rounds {
         for placement in &mut placements {
             placement.round(plan, round, &mut |what| {
-                progress.step(what);
+                progress.step(what, by.saturating_duration_since(Instant::now()));
                 let slice = share_of_time(by, steps_left).max(SLICE_MIN);
                 steps_left = steps_left.saturating_sub(1);
                 slice
