@@ -34,7 +34,7 @@ struct SocketFile {
     identity: (u64, u64),
     owner: u32,
     /// Held locked for as long as the server lives: who can lock it knows that no server lives.
-    _lock: File,
+    lock: File,
 }
 
 impl Listener {
@@ -53,7 +53,7 @@ impl Listener {
             path: path.to_owned(),
             identity: (metadata.dev(), metadata.ino()),
             owner: std::process::id(),
-            _lock: lock,
+            lock,
         };
         Ok(Self {
             socket,
@@ -109,12 +109,18 @@ impl Listener {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let is_ours = self.owner == std::process::id()
-            && fs::symlink_metadata(&self.path)
-                .is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
+        // A forked child has a copy of this, but the server is not its own.
+        if self.owner != std::process::id() {
+            return;
+        }
+        let is_ours = fs::symlink_metadata(&self.path)
+            .is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
         if is_ours {
             fs::remove_file(&self.path).ok();
         }
+        // Closing is not enough: a child that is just being started holds a copy of the descriptor
+        // until it executes, and with it the lock.
+        self.lock.unlock().ok();
     }
 }
 
