@@ -103,3 +103,82 @@ impl<C> fmt::Debug for Inbox<C> {
         f.debug_struct("Inbox").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use mio::{Events, Poll};
+
+    use super::*;
+
+    fn inbox<C>() -> (Poll, Inbox<C>) {
+        let poll = Poll::new().unwrap();
+        let inbox = Inbox::new(poll.registry(), Token(0)).unwrap();
+        (poll, inbox)
+    }
+
+    /// Takes all that comes as a reactor does, and falls asleep whenever it can.
+    fn take_all(mut poll: Poll, inbox: &Inbox<u64>, wanted: usize) -> Vec<u64> {
+        let (mut events, mut taken) = (Events::with_capacity(4), Vec::new());
+        let mut all = Vec::new();
+        while all.len() < wanted {
+            inbox.take(&mut taken);
+            all.append(&mut taken);
+            if all.len() < wanted && inbox.fall_asleep() {
+                poll.poll(&mut events, Some(Duration::from_secs(5)))
+                    .unwrap();
+                inbox.wake_up();
+                assert!(!events.is_empty(), "a wake-up was lost");
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn no_wake_up_is_lost() {
+        let (poll, inbox) = inbox();
+        thread::scope(|scope| {
+            for pusher in 0..2 {
+                let inbox = &inbox;
+                scope.spawn(move || {
+                    for number in 0..ITEMS / 2 {
+                        inbox.push(number * 2 + pusher).unwrap();
+                        // At times long enough for the other side to fall asleep.
+                        (0..number * 7 % 256).for_each(|_| std::hint::spin_loop());
+                    }
+                });
+            }
+            let mut all = take_all(poll, &inbox, ITEMS as usize);
+            for pusher in 0..2 {
+                let from_one = all.iter().filter(|&&number| number % 2 == pusher);
+                assert!(from_one.is_sorted(), "what one pushes stays in order");
+            }
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..ITEMS), "lost or doubled");
+        });
+    }
+
+    #[test]
+    fn a_full_inbox_refuses_offers_and_a_closed_one_everything() {
+        let (_poll, inbox) = inbox();
+        assert!((0..INBOX_MAX).all(|number| inbox.offer(number)));
+        assert!(!inbox.offer(0));
+        inbox.push(1).unwrap();
+        assert_eq!(inbox.close().len(), INBOX_MAX + 1);
+        assert_eq!(inbox.push(7), Err(7));
+        assert!(!inbox.offer(7));
+    }
+
+    #[test]
+    fn nobody_sleeps_while_something_waits() {
+        let (_poll, inbox) = inbox();
+        assert!(inbox.fall_asleep());
+        inbox.wake_up();
+        inbox.push(1).unwrap();
+        assert!(!inbox.fall_asleep());
+    }
+
+    const ITEMS: u64 = 100_000;
+}

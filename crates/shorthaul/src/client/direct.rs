@@ -162,8 +162,8 @@ impl DirectClient {
         }
     }
 
-    /// Takes in what has arrived: acknowledgements and notices. Waits at most `timeout` for
-    /// something to arrive.
+    /// Takes in all that has arrived: acknowledgements and notices. Waits at most `timeout` for
+    /// something to arrive, unless there are notices already; 0 doesn't wait.
     ///
     /// # Errors
     /// What ended the connection.
@@ -173,12 +173,10 @@ impl DirectClient {
         let by = now
             .checked_add(timeout)
             .unwrap_or(now + self.timeout_default);
-        while let Some(step) = self.step(by)? {
-            if matches!(step, Step::Dry) && (timeout.is_zero() || !self.notices.is_empty()) {
-                break;
-            }
+        match self.take_in_until(by) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.die(error)),
         }
-        Ok(())
     }
 
     /// The oldest notice that was taken in and not looked at.
@@ -251,6 +249,46 @@ impl DirectClient {
         call
     }
 
+    /// Takes in what is here; waits until `by` if that is nothing.
+    fn take_in_until(&mut self, by: Instant) -> Result<()> {
+        loop {
+            let something_happened = self.take_in()?;
+            let is_late = Instant::now() >= by;
+            if something_happened || is_late || !self.notices.is_empty() {
+                return Ok(());
+            }
+            let is_blocked = !self.connection.link.is_flushed();
+            let deadline = self.connection.deadline().map_or(by, |d| d.min(by));
+            connect::wait(&self.socket, is_blocked, Some(deadline)).map_err(lost)?;
+        }
+    }
+
+    /// Takes in what is here, without waiting; whether it was an event.
+    fn take_in(&mut self) -> Result<bool> {
+        let mut something_happened = false;
+        // Ends when the socket is dry; what a server sends without being asked is small.
+        loop {
+            while let Some(event) = self.connection.next_event().map_err(broken)? {
+                self.on_event(event)?;
+                something_happened = true;
+            }
+            self.give_up_released();
+            self.flush()?;
+            if let Step::Dry = self.receive_once(Wait::Never)? {
+                break;
+            }
+        }
+        while let Some(event) = self
+            .connection
+            .handle_timeout(Instant::now())
+            .map_err(broken)?
+        {
+            self.on_event(event)?;
+            something_happened = true;
+        }
+        Ok(something_happened)
+    }
+
     /// One step forward: the next thing that happened, waiting until `by` for it. None: time is up.
     fn step(&mut self, by: Instant) -> Result<Option<Step>> {
         match self.try_step(by) {
@@ -266,16 +304,23 @@ impl DirectClient {
         self.give_up_released();
         let flushed = self.flush()?;
         let now = Instant::now();
-        if let Some(event) = self.connection.handle_timeout(now).map_err(broken)? {
-            return self.on_event(event).map(Some);
-        }
         if now >= by {
             return Ok(None);
         }
-        self.receive(flushed, by, now)
+        let step = self.receive(flushed, by, now)?;
+        // Nobody is late for whose bytes nobody has looked: only a dry socket tells.
+        if let Step::Dry = step
+            && let Some(event) = self
+                .connection
+                .handle_timeout(Instant::now())
+                .map_err(broken)?
+        {
+            return self.on_event(event).map(Some);
+        }
+        Ok(Some(step))
     }
 
-    fn receive(&mut self, flushed: Flushed, by: Instant, now: Instant) -> Result<Option<Step>> {
+    fn receive(&mut self, flushed: Flushed, by: Instant, now: Instant) -> Result<Step> {
         let by = self
             .connection
             .deadline()
@@ -291,12 +336,16 @@ impl DirectClient {
                 Wait::Never
             }
         };
+        self.receive_once(wait)
+    }
+
+    fn receive_once(&mut self, wait: Wait) -> Result<Step> {
         let link = &mut self.connection.link;
         match stream::receive_with(self.socket.as_fd(), link, wait, Instant::now) {
             Ok(read) if read.bytes == 0 => Err(lost(io::ErrorKind::UnexpectedEof.into())),
-            Ok(_) => Ok(Some(Step::Other)),
+            Ok(_) => Ok(Step::Other),
             Err(ReceiveError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
-                Ok(Some(Step::Dry))
+                Ok(Step::Dry)
             }
             Err(ReceiveError::Io(error)) => Err(lost(error)),
             Err(ReceiveError::Violation(violation)) => Err(broken(violation)),

@@ -198,7 +198,7 @@ impl Reactor {
     /// bounded by its calls, so there is no turn to end.
     fn read(&mut self, now: Instant) -> Result<()> {
         loop {
-            while let Some(event) = self.connection.next_event().map_err(broken)? {
+            while let Some(event) = self.next_event()? {
                 self.on_event(event)?;
             }
             if !self.is_readable {
@@ -221,20 +221,24 @@ impl Reactor {
         }
     }
 
+    fn next_event(&mut self) -> Result<Option<ClientEvent<Token>>> {
+        let open = self.connection.open_calls();
+        let event = self.connection.next_event().map_err(broken)?;
+        // The late answer to a call whose buffer was retired is no event, but it counts here.
+        let ended = open - self.connection.open_calls();
+        self.shared.open_calls.fetch_sub(ended, Ordering::Relaxed);
+        Ok(event)
+    }
+
     fn on_event(&mut self, event: ClientEvent<Token>) -> Result<()> {
         match event {
             ClientEvent::Answered { token, answer } => {
-                self.shared.open_calls.fetch_sub(1, Ordering::Relaxed);
                 let outcome = outcome(answer, token.buffer, token.offset);
                 if let Err(nobody_waits) = token.ticket.answer(outcome) {
                     self.bury(nobody_waits);
                 }
             }
-            ClientEvent::LetGo { token } => {
-                self.shared.open_calls.fetch_sub(1, Ordering::Relaxed);
-                self.bury(token);
-            }
-            ClientEvent::Retired { token } => self.bury(token),
+            ClientEvent::LetGo { token } | ClientEvent::Retired { token } => self.bury(token),
             ClientEvent::Registered { region, result } => {
                 let found = self
                     .registrations

@@ -76,3 +76,68 @@ impl Ticket {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::client::reply::CallError;
+    use crate::error::Error;
+
+    fn outcome(call: u32) -> Outcome {
+        Err(CallError::new(Error::Misuse(call.to_string()), None))
+    }
+
+    fn call_of(outcome: &Outcome) -> u32 {
+        let text = outcome.as_ref().unwrap_err().to_string();
+        text.parse().unwrap()
+    }
+
+    /// Answers all calls; returns how many outcomes came back.
+    fn answer_all(tickets: &Receiver<(u32, Ticket)>) -> u32 {
+        let mut given_back = 0;
+        for (call, ticket) in tickets {
+            if let Err(back) = ticket.answer(outcome(call)) {
+                assert_eq!(call_of(&back), call);
+                given_back += 1;
+            }
+        }
+        given_back
+    }
+
+    #[test]
+    fn an_answer_races_the_time_out_and_one_of_them_wins() {
+        let (sender, tickets) = channel();
+        thread::scope(|scope| {
+            let reactor = scope.spawn(move || answer_all(&tickets));
+            let (mut slot, mut delivered) = (Arc::new(Slot::default()), 0);
+            for call in 0..CALLS {
+                sender.send((call, slot.ticket())).unwrap();
+                // Some can't be missed, some are hopeless, the others are close.
+                let patience = match call % 16 {
+                    0 => Duration::from_secs(10),
+                    1 => Duration::ZERO,
+                    step => Duration::from_micros(u64::from(step)),
+                };
+                match slot.wait(Instant::now() + patience) {
+                    Some(outcome) => {
+                        assert_eq!(call_of(&outcome), call, "the answer to another call");
+                        delivered += 1;
+                    }
+                    None => {
+                        assert_ne!(call % 16, 0, "a wake-up was lost");
+                        slot = Arc::default();
+                    }
+                }
+            }
+            drop(sender);
+            assert_eq!(delivered + reactor.join().unwrap(), CALLS);
+            assert!(delivered >= CALLS / 16);
+        });
+    }
+
+    const CALLS: u32 = 100_000;
+}

@@ -162,6 +162,17 @@ impl<D> Assembler<D> {
         }
     }
 
+    /// Says that nothing is read for a while, by this side's own choice: a frame that is half-way
+    /// stays so through no fault of the peer.
+    pub(super) fn pause_reading(&mut self) {
+        self.grew_at = None;
+    }
+
+    /// Says that reading goes on: a frame that is half-way must grow from now on.
+    pub(super) fn resume_reading(&mut self, now: Instant) {
+        self.grew_at = Some(now);
+    }
+
     /// When the frame that is under way has stalled for too long.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.grew_at.map(|at| at + FRAME_STALL_TIMEOUT)

@@ -1,5 +1,6 @@
 //! The client's side of one connection.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
@@ -185,11 +186,13 @@ impl<D, T> ClientConnection<D, T> {
         let Some(open) = self.table.calls.get_mut(&call) else {
             return false;
         };
-        let CallState::Waiting(token) = std::mem::replace(&mut open.state, CallState::Retired)
-        else {
-            return false;
-        };
-        open.state = CallState::Cancelled(token);
+        match std::mem::replace(&mut open.state, CallState::Retired) {
+            CallState::Waiting(token) => open.state = CallState::Cancelled(token),
+            taken_back_before => {
+                open.state = taken_back_before;
+                return false;
+            }
+        }
         self.table
             .unacknowledged
             .push_back((now + CANCEL_ACK_TIMEOUT, call));
@@ -247,11 +250,13 @@ impl<T> Table<T> {
         reply: &Reply<'_>,
         payload: Option<PooledMemory>,
     ) -> Result<Option<ClientEvent<T>>, Violation> {
-        let unknown = Violation::Answer("no such call is open");
-        let place = self.calls.get(&reply.call).ok_or(unknown)?.place;
-        // Before the call is taken out: a token must come out whatever the server says.
-        let answer = check_answer(place, reply, payload)?;
-        let open = self.calls.remove(&reply.call).ok_or(unknown)?;
+        let Entry::Occupied(entry) = self.calls.entry(reply.call) else {
+            return Err(Violation::Answer("no such call is open"));
+        };
+        // Checked while the call is open: should this end the connection, its token comes out with
+        // the others.
+        let answer = check_answer(entry.get().place, reply, payload)?;
+        let open = entry.remove();
         Ok(match open.state {
             CallState::Waiting(token) => Some(ClientEvent::Answered { token, answer }),
             CallState::Cancelled(token) => {
@@ -259,7 +264,7 @@ impl<T> Table<T> {
                 Some(ClientEvent::LetGo { token })
             }
             CallState::Retired => {
-                self.retired_bytes -= bytes_of(open.place);
+                self.retired_bytes -= shared_bytes(open.place);
                 None
             }
         })
@@ -274,7 +279,7 @@ impl<T> Table<T> {
         let Some(open) = self.calls.get_mut(&call) else {
             return Ok(None);
         };
-        self.retired_bytes += bytes_of(open.place);
+        self.retired_bytes += shared_bytes(open.place);
         match std::mem::replace(&mut open.state, CallState::Retired) {
             CallState::Waiting(token) | CallState::Cancelled(token) => {
                 if self.retired_bytes > RETIRED_BYTES_MAX {
@@ -346,5 +351,13 @@ fn bytes_of(place: Place) -> u64 {
         Place::Inline { bytes_max: bytes }
         | Place::Region { bytes, .. }
         | Place::OneShot { bytes } => bytes,
+    }
+}
+
+/// Bytes of the client's own memory that the server may write.
+fn shared_bytes(place: Place) -> u64 {
+    match place {
+        Place::None | Place::Inline { .. } => 0,
+        Place::Region { bytes, .. } | Place::OneShot { bytes } => bytes,
     }
 }

@@ -124,6 +124,17 @@ impl<D> Link<D> {
         self.assembler.commit(bytes, arrival, now)
     }
 
+    /// Says that nothing is read for a while, by this side's own choice: the peer is not blamed for
+    /// a frame that does not grow.
+    pub(crate) fn pause_reading(&mut self) {
+        self.assembler.pause_reading();
+    }
+
+    /// Says that reading goes on.
+    pub(crate) fn resume_reading(&mut self, now: Instant) {
+        self.assembler.resume_reading(now);
+    }
+
     /// What to write next, if anything.
     pub(crate) fn transmit(&self) -> Option<Transmit<'_, D>> {
         self.outbox.transmit()

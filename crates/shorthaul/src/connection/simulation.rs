@@ -1,1 +1,10 @@
-//! Tests of this module.
+//! Both sides of a connection in one thread, joined by a simulated socket and a simulated clock, so
+//! that any interleaving can be tried and any failure repeated from its seed.
+
+mod model;
+mod pair;
+mod random;
+mod scenarios;
+mod socket;
+mod tokens;
+mod violations;

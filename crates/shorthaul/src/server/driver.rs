@@ -36,6 +36,8 @@ pub(super) struct Driver {
     pub(super) is_draining: bool,
     has_said_goodbye: bool,
     waits_for_writing: bool,
+    /// Nothing is taken from it until some of what it is owed is done.
+    is_held: bool,
     /// Whether it is on the reactor's run queue.
     pub(super) is_queued: bool,
     /// The earliest timer set for it.
@@ -81,6 +83,7 @@ impl Driver {
             is_draining: false,
             has_said_goodbye: false,
             waits_for_writing: false,
+            is_held: false,
             is_queued: false,
             timer_at: None,
             request_bytes: 0,
@@ -122,7 +125,7 @@ impl Driver {
 
     /// The next event of this turn; none when there is nothing, or the turn is over.
     pub(super) fn next_event(&mut self, now: Instant) -> Result<Option<Event>, End> {
-        while self.turn.frames > 0 && self.may_read() {
+        while self.hold_or_go_on(now) && self.turn.frames > 0 {
             if let Some(event) = self.connection.next_event(now)? {
                 self.turn.frames -= 1;
                 return Ok(Some(event));
@@ -134,9 +137,10 @@ impl Driver {
         Ok(None)
     }
 
-    /// Whether the turn ended before the work did: then it must have another.
+    /// Whether the turn ended before the work did: then it must have another. So it must if it was
+    /// held and may go on by now: the poll tells of what arrived only once.
     pub(super) fn has_more(&self) -> bool {
-        (self.turn.frames == 0 || self.turn.bytes == 0) && self.may_read()
+        (self.is_held || self.turn.frames == 0 || self.turn.bytes == 0) && self.may_read()
     }
 
     /// Writes what the socket takes. Returns the bytes of inline payload in frames written whole.
@@ -185,6 +189,21 @@ impl Driver {
             && self.unsent_bytes <= INLINE_BYTES_UNDER_WAY_MAX
     }
 
+    /// Whether something may be taken from the client; the time for which it may not is not held
+    /// against it.
+    fn hold_or_go_on(&mut self, now: Instant) -> bool {
+        let is_held = !self.may_read();
+        if is_held != self.is_held {
+            self.is_held = is_held;
+            if is_held {
+                self.connection.link.pause_reading();
+            } else {
+                self.connection.link.resume_reading(now);
+            }
+        }
+        !is_held
+    }
+
     /// Reads once; false if there is nothing to read.
     fn read(&mut self, now: Instant) -> Result<bool, End> {
         if !self.is_readable || self.is_half_closed {
@@ -220,5 +239,123 @@ impl Driver {
         let token = Token(self.peer.key() as usize);
         // Registering anew also reports again what is readable already, which is harmless.
         registry.reregister(&mut SourceFd(&self.socket.as_raw_fd()), token, interest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use mio::Poll;
+    use shorthaul_platform::socket::peer_credentials;
+
+    use super::super::call::InboundCall;
+    use super::super::outgoing::FillPolicy;
+    use super::super::region::Accounts;
+    use super::super::shared::{Config, Shared};
+    use super::*;
+    use crate::inbox::Inbox;
+    use crate::limits::{FRAME_STALL_TIMEOUT, Limits, UserLimits};
+    use crate::threads::Reaper;
+    use crate::trust::default_policy;
+    use crate::wire::{Call, Frame, Hello, Place, VERSION};
+
+    const CALL: Frame<'static> = Frame::Call(Call {
+        call: 1,
+        remaining_ns: 0,
+        place: Place::None,
+        method: "",
+        request: b"",
+    });
+
+    /// A connection whose hellos are exchanged, and the client's end of its socket.
+    struct Bench {
+        driver: Driver,
+        client: UnixStream,
+        poll: Poll,
+        now: Instant,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let (poll, now) = (Poll::new().unwrap(), Instant::now());
+            let inbox = Arc::new(Inbox::new(poll.registry(), Token(0)).unwrap());
+            let accounts = Accounts::new(UserLimits::default());
+            let membership = accounts.join(1).unwrap();
+            let config = Config {
+                kept_mappings_max: 8,
+                limits: Limits::default(),
+                fill: FillPolicy::default(),
+                inline_handlers: false,
+                may_map_peers: true,
+                policy: default_policy(),
+            };
+            let service = Box::new(|call: &mut InboundCall| call.reply(b""));
+            let shared = Shared::new(config, accounts, service, Reaper::start().unwrap());
+            let (socket, client) = UnixStream::pair().unwrap();
+            let credentials = peer_credentials(socket.as_fd()).unwrap();
+            let peer = Peer::new(credentials, membership, Arc::new(shared), inbox);
+            let connection = ServerConnection::new(Limits::default(), Arc::default(), now);
+            let driver = Driver::new(socket, connection, peer);
+            driver.register(poll.registry()).unwrap();
+            let mut bench = Self {
+                driver,
+                client,
+                poll,
+                now,
+            };
+            let hello = Frame::Hello(Hello {
+                version_min: VERSION,
+                version_max: VERSION,
+                features: 0,
+                limits: Limits::default(),
+            });
+            bench.client.write_all(&hello.encode(0)).unwrap();
+            assert!(bench.turn().is_none());
+            bench
+        }
+
+        /// The one event of a turn, which flushes too.
+        fn turn(&mut self) -> Option<Event> {
+            self.driver.is_readable = true;
+            self.driver.begin_turn();
+            let event = self.driver.next_event(self.now).unwrap();
+            self.driver.flush(self.poll.registry(), self.now).unwrap();
+            event
+        }
+
+        fn check_time(&self) -> Result<(), Violation> {
+            self.driver.connection.link.check_time(self.now)
+        }
+    }
+
+    #[test]
+    fn a_client_that_is_held_up_is_not_blamed_for_half_a_frame() {
+        let mut bench = Bench::new();
+        bench.client.write_all(&CALL.encode(0)[..20]).unwrap();
+        assert!(bench.turn().is_none());
+        bench.driver.request_bytes = REQUEST_BYTES_UNDER_WAY_MAX + 1;
+        assert!(bench.turn().is_none());
+        bench.now += FRAME_STALL_TIMEOUT * 2;
+        bench.check_time().unwrap();
+        // From now on it may go on, and must.
+        bench.driver.request_bytes = 0;
+        assert!(bench.driver.has_more());
+        assert!(bench.turn().is_none());
+        bench.check_time().unwrap();
+        bench.now += FRAME_STALL_TIMEOUT;
+        assert_eq!(bench.check_time(), Err(Violation::FrameStalled));
+    }
+
+    #[test]
+    fn what_came_while_the_client_was_held_up_is_not_forgotten() {
+        let mut bench = Bench::new();
+        while bench.driver.connection.notify(1, b"") {}
+        bench.client.write_all(&CALL.encode(0)).unwrap();
+        assert!(bench.turn().is_none(), "too much waits to be written");
+        assert!(bench.driver.connection.link.is_flushed());
+        assert!(bench.driver.has_more(), "no poll will tell of it again");
+        assert!(matches!(bench.turn(), Some(Event::Call(_))));
+        assert!(!bench.driver.has_more());
     }
 }

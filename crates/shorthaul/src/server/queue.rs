@@ -94,6 +94,12 @@ impl<C: Queued> ServiceQueue<C> {
         let mut state = self.lock();
         loop {
             if let Some(popped) = state.take() {
+                // A line that has just got room may hold more than the one call that woke us.
+                let wake = state.idle_workers > 0 && !state.turn.is_empty();
+                drop(state);
+                if wake {
+                    self.ready.notify_one();
+                }
                 return Some(popped);
             }
             if state.is_closed {
@@ -114,7 +120,10 @@ impl<C: Queued> ServiceQueue<C> {
         let mut state = self.lock();
         let calls = &mut state.lines.get_mut(&connection)?.calls;
         let index = calls.iter().position(|waiting| waiting.id() == call)?;
-        calls.remove(index)
+        let removed = calls.remove(index);
+        // It may have been the one whose answer had no room, with others behind it that have.
+        self.rejoin(state, connection);
+        removed
     }
 
     /// Says that an answer is made: `moved_bytes` is what it really moves, `charged_bytes` what it
@@ -132,7 +141,10 @@ impl<C: Queued> ServiceQueue<C> {
             return;
         };
         let moved_bytes = moved_bytes.min(MOVED_BYTES_MAX) + CALL_COST_BYTES;
+        // What was charged too much is given back, but credit is not saved up by it either.
+        let credit_max = if line.is_in_turn { QUANTUM_BYTES } else { 0 };
         line.deficit += charged_bytes as i64 - moved_bytes as i64;
+        line.deficit = line.deficit.min(credit_max as i64);
         let unused = inline_bytes_max.saturating_sub(inline_bytes);
         self.make_room(state, connection, unused);
     }
@@ -161,6 +173,10 @@ impl<C: Queued> ServiceQueue<C> {
             return;
         };
         line.inline_bytes = line.inline_bytes.saturating_sub(bytes);
+        self.rejoin(state, connection);
+    }
+
+    fn rejoin(&self, mut state: MutexGuard<'_, State<C>>, connection: u64) {
         let wake = state.join_turn(connection) && state.idle_workers > 0;
         drop(state);
         if wake {
@@ -272,3 +288,6 @@ impl<C> Default for Line<C> {
 
 /// Far beyond any payload, and far from where the arithmetic would overflow.
 const MOVED_BYTES_MAX: u64 = 1 << 50;
+
+#[cfg(test)]
+mod tests;

@@ -90,13 +90,17 @@ impl Reactor {
     /// Runs until it is stopped and its connections have ended.
     pub(super) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_MAX);
-        while !self.is_finished() {
+        loop {
             let now = Instant::now();
             self.obey_all(now);
             self.accept(now);
             self.take_turns(now);
             self.spent.clear();
             self.expire(now);
+            // Looked at before each sleep: what ended the last connection may wake nobody.
+            if self.is_finished() {
+                break;
+            }
             self.sleep(&mut events)?;
             for event in &events {
                 self.on_ready(event);
@@ -203,7 +207,7 @@ impl Reactor {
         if driver.is_done() {
             return Err(End::Closed);
         }
-        if driver.has_more() || written > 0 {
+        if driver.has_more() {
             self.enqueue(key);
         }
         self.set_timer(key);
@@ -325,7 +329,9 @@ impl Reactor {
         driver.request_bytes -= completion.request_bytes;
         driver.unsent_bytes += inline_bytes;
         driver.peer.end(call);
-        if !self.shared.config.inline_handlers {
+        // One that the queue gave to no worker (taken back while it waited, or run inline) was
+        // charged nothing and holds no place.
+        if completion.charged_bytes > 0 {
             self.shared.queue.answered(
                 key,
                 completion.charged_bytes,

@@ -1,4 +1,14 @@
 //! The library from outside: real sockets, real memory, real processes.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
+mod child;
+mod deadlines;
 mod fairness;
+mod hand_over;
+mod handlers;
 mod lanes;
+mod peers;
+mod processes;
+mod server_death;
+mod service;
+mod socket_file;

@@ -1,0 +1,63 @@
+//! Who may talk to whom.
+
+use shorthaul::{Client, ClientOptions, DirectClient, Error, Result, ServerOptions, peer_policy};
+
+use super::service::{AnyClient, serve, start};
+
+fn assert_refused<T: std::fmt::Debug>(outcome: Result<T>, reason: &str) {
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, Error::PeerRefused(_)), "{error}");
+    assert!(error.to_string().contains(reason), "{error}");
+    assert!(!error.is_retryable());
+}
+
+#[test]
+fn a_server_may_refuse_a_client_and_says_why() {
+    let options = ServerOptions {
+        policy: Some(peer_policy(|peer| {
+            assert_eq!(peer.pid, Some(std::process::id()));
+            Err("not on a Sunday".into())
+        })),
+        ..ServerOptions::default()
+    };
+    let running = start(options, serve);
+    for _ in 0..50 {
+        assert_refused(DirectClient::connect(&running.path), "not on a Sunday");
+        assert_refused(Client::connect(&running.path), "not on a Sunday");
+    }
+    let stats = running.server.stats();
+    assert_eq!((stats.connections_refused, stats.connections), (100, 0));
+}
+
+#[test]
+fn a_client_may_refuse_a_server() {
+    let running = start(ServerOptions::default(), serve);
+    let options = ClientOptions {
+        policy: Some(peer_policy(|server| {
+            assert_eq!(server.pid, Some(std::process::id()));
+            Err("never heard of it".into())
+        })),
+        ..ClientOptions::default()
+    };
+    let path = &running.path;
+    let reason = "never heard of it";
+    assert_refused(DirectClient::connect_with(path, &options), reason);
+    assert_refused(Client::connect_with(path, &options), reason);
+    assert_eq!(running.server.stats().calls, 0);
+}
+
+#[test]
+fn each_side_knows_the_other() {
+    let running = start(ServerOptions::default(), serve);
+    let own_uid = rustix::process::geteuid().as_raw();
+    for is_direct in [true, false] {
+        let server = match AnyClient::connect(&running.path, is_direct).unwrap() {
+            AnyClient::Direct(client) => client.server(),
+            AnyClient::Threaded(client) => client.server(),
+        };
+        assert_eq!(
+            (server.pid, server.uid),
+            (Some(std::process::id()), own_uid)
+        );
+    }
+}
