@@ -262,4 +262,5 @@ fn a_call_counts_until_its_late_answer_though_its_buffer_is_given_up() {
 }
 
 /// The library's own.
+#[cfg(feature = "long-tests")]
 const CANCEL_ACK_TIMEOUT: Duration = Duration::from_secs(10);
