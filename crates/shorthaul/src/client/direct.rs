@@ -142,7 +142,7 @@ impl DirectClient {
     pub fn buffer(&mut self, bytes: usize) -> Result<Buffer> {
         check_region_bytes(bytes, &self.limits())?;
         let (memory, memfd) = registrable(bytes)?;
-        self.ensure_alive()?;
+        self.resume()?;
         let region = self.new_id();
         self.connection
             .register(region, bytes as u64, memfd.into_descriptor());
@@ -168,7 +168,7 @@ impl DirectClient {
     /// # Errors
     /// What ended the connection.
     pub fn poll(&mut self, timeout: Duration) -> Result<()> {
-        self.ensure_alive()?;
+        self.resume()?;
         let now = Instant::now();
         let by = now
             .checked_add(timeout)
@@ -209,7 +209,7 @@ impl DirectClient {
     fn execute(&mut self, outgoing: Outgoing<'_>) -> Outcome {
         let limits = self.limits();
         let prepared = outgoing.prepare(&limits, &self.pool, &self.home.0, self.timeout_default)?;
-        let trouble = self.ensure_alive().and_then(|()| self.ensure_room(&limits));
+        let trouble = self.resume().and_then(|()| self.ensure_room(&limits));
         if let Err(error) = trouble {
             return Err(CallError::new(error, prepared.buffer));
         }
@@ -264,7 +264,10 @@ impl DirectClient {
             return self.on_event(event).map(Some);
         }
         self.give_up_released();
-        let flushed = self.flush()?;
+        let flushed = match self.flush() {
+            Ok(flushed) => flushed,
+            Err(error) => return self.last_words(error),
+        };
         let now = Instant::now();
         if let Some(event) = self.connection.handle_timeout(now).map_err(broken)? {
             return self.on_event(event).map(Some);
@@ -300,6 +303,15 @@ impl DirectClient {
             }
             Err(ReceiveError::Io(error)) => Err(lost(error)),
             Err(ReceiveError::Violation(violation)) => Err(broken(violation)),
+        }
+    }
+
+    /// What the server said before it went is still to be read: it may say why.
+    fn last_words(&mut self, error: Error) -> Result<Option<Step>> {
+        let link = &mut self.connection.link;
+        match stream::receive(self.socket.as_fd(), link, Instant::now()) {
+            Ok(read) if read.bytes > 0 => Ok(Some(Step::Other)),
+            _ => Err(error),
         }
     }
 
@@ -371,11 +383,14 @@ impl DirectClient {
         )))
     }
 
-    fn ensure_alive(&self) -> Result<()> {
-        match &self.dead {
-            None => Ok(()),
-            Some(error) => Err(Error::ConnectionLost(format!("it ended before: {error}"))),
+    /// Turns to the socket again, if the connection lives. While nobody read, the server was not
+    /// late with the rest of a frame.
+    fn resume(&mut self) -> Result<()> {
+        if let Some(error) = &self.dead {
+            return Err(Error::ConnectionLost(format!("it ended before: {error}")));
         }
+        self.connection.link.excuse(Instant::now);
+        Ok(())
     }
 
     /// The connection is of no use any more; everything that it held is let go of.

@@ -162,6 +162,13 @@ impl<D> Assembler<D> {
         }
     }
 
+    /// Says that this side didn't read for a while: a frame under way has its whole time again.
+    pub(super) fn excuse(&mut self, now: impl FnOnce() -> Instant) {
+        if let Some(grew_at) = &mut self.grew_at {
+            *grew_at = now();
+        }
+    }
+
     /// When the frame that is under way has stalled for too long.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.grew_at.map(|at| at + FRAME_STALL_TIMEOUT)
@@ -293,3 +300,6 @@ impl<D> Assembler<D> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! The client's side of one connection.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
@@ -249,10 +250,12 @@ impl<T> Table<T> {
         reply: &Reply<'_>,
         payload: Option<PooledMemory>,
     ) -> Result<Option<ClientEvent<T>>, Violation> {
-        let Some(open) = self.calls.remove(&reply.call) else {
+        let Entry::Occupied(open) = self.calls.entry(reply.call) else {
             return Err(Violation::Answer("no such call is open"));
         };
-        let answer = check_answer(open.place, reply, payload)?;
+        // A call that is answered wrongly stays open: its token must come out with the others.
+        let answer = check_answer(open.get().place, reply, payload)?;
+        let open = open.remove();
         Ok(match open.state {
             CallState::Waiting(token) => Some(ClientEvent::Answered { token, answer }),
             CallState::Cancelled(token) => {

@@ -124,6 +124,11 @@ impl<D> Link<D> {
         self.assembler.commit(bytes, arrival, now)
     }
 
+    /// Says that this side didn't read for a while, by its own choice: so the peer is not late.
+    pub(crate) fn excuse(&mut self, now: impl FnOnce() -> Instant) {
+        self.assembler.excuse(now);
+    }
+
     /// What to write next, if anything.
     pub(crate) fn transmit(&self) -> Option<Transmit<'_, D>> {
         self.outbox.transmit()

@@ -29,6 +29,8 @@ pub(super) struct Driver {
     pub(super) peer: Peer,
     /// The socket may have something to read.
     is_readable: bool,
+    /// The poll has seen the end of the stream, which it tells once: a short read is not the last.
+    is_read_closed: bool,
     /// The client sends nothing any more, but may wait for answers.
     is_half_closed: bool,
     /// Nothing new is taken from it; it ends when everything is answered.
@@ -75,6 +77,7 @@ impl Driver {
             peer,
             // Whether something is there is found out by reading.
             is_readable: true,
+            is_read_closed: false,
             is_half_closed: false,
             is_draining: false,
             waits_for_writing: false,
@@ -103,6 +106,7 @@ impl Driver {
 
     /// Takes in what the poll has seen.
     pub(super) fn on_ready(&mut self, event: &mio::event::Event) -> Result<(), End> {
+        self.is_read_closed |= event.is_read_closed();
         self.is_readable |= event.is_readable() || event.is_read_closed();
         if event.is_error() || event.is_write_closed() {
             return Err(End::Closed);
@@ -155,6 +159,14 @@ impl Driver {
         Ok(payload_bytes)
     }
 
+    /// Finds what has taken the client too long. While nothing is read from it, its frames are not.
+    pub(super) fn check_time(&mut self, now: Instant) -> Result<(), Violation> {
+        if !self.may_read() {
+            self.connection.link.excuse(|| now);
+        }
+        self.connection.link.check_time(now)
+    }
+
     /// Whether everything that it was here for is done.
     pub(super) fn is_done(&self) -> bool {
         (self.is_half_closed || self.is_draining)
@@ -185,7 +197,7 @@ impl Driver {
             Err(stream::ReceiveError::Violation(violation)) => return Err(violation.into()),
         };
         self.is_half_closed = read.bytes == 0;
-        self.is_readable = !read.is_drained;
+        self.is_readable = !read.is_drained || self.is_read_closed;
         self.turn.bytes = self.turn.bytes.saturating_sub(read.bytes);
         Ok(read.bytes > 0)
     }

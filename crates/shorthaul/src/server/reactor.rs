@@ -125,6 +125,10 @@ impl Reactor {
     }
 
     fn until_next_timer(&self) -> Option<Duration> {
+        if self.stop_by.is_some() && self.drivers.is_empty() {
+            // Stopped, and nobody left to wait for.
+            return Some(Duration::ZERO);
+        }
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let accept = self
             .acceptor
@@ -301,23 +305,37 @@ impl Reactor {
             self.shared.reaper.bury(keep);
             return;
         };
-        if let Some((region_key, mapping)) = keep
-            && let Some(pushed_out) = self.mappings.keep(region_key, mapping)
-        {
-            self.shared.reaper.bury(pushed_out);
+        if let Some((region_key, mapping)) = keep {
+            let is_registered = |region: &Arc<Region>| region.key() == region_key;
+            // A region that was released meanwhile has nobody to forget its mapping later.
+            let unwanted = if driver.connection.regions().any(is_registered) {
+                self.mappings.keep(region_key, mapping)
+            } else {
+                Some(mapping)
+            };
+            if let Some(unwanted) = unwanted {
+                self.shared.reaper.bury(unwanted);
+            }
         }
         let inline_bytes = answer.payload.as_ref().map_or(0, |_| answer.payload_bytes);
         driver.request_bytes -= completion.request_bytes;
         driver.unsent_bytes += inline_bytes;
         driver.peer.end(call);
         if !self.shared.config.inline_handlers {
-            self.shared.queue.answered(
-                key,
-                completion.charged_bytes,
-                answer.payload_bytes,
-                completion.inline_bytes,
-                inline_bytes,
-            );
+            // A call taken back from the queue was never charged, nor given room.
+            let is_charged = completion.charged_bytes > 0;
+            let room = if is_charged {
+                completion.inline_bytes
+            } else {
+                0
+            };
+            // In a failure this is what a buffer needs: nothing was moved.
+            let is_success = answer.status.is_none();
+            let moved_bytes = if is_success { answer.payload_bytes } else { 0 };
+            let charged_bytes = completion.charged_bytes;
+            self.shared
+                .queue
+                .answered(key, charged_bytes, moved_bytes, room, inline_bytes);
         }
         driver.connection.answer(call, answer);
         self.enqueue(key);
@@ -346,7 +364,7 @@ impl Reactor {
                 continue;
             };
             driver.timer_at = None;
-            match driver.connection.link.check_time(now) {
+            match driver.check_time(now) {
                 Ok(()) => self.set_timer(key),
                 Err(violation) => self.end(key, violation.into()),
             }

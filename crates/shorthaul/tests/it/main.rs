@@ -1,3 +1,4 @@
 //! The library from outside: real sockets, real memory, real processes.
 
+mod hostile;
 mod lanes;
