@@ -92,7 +92,7 @@ pub enum Descriptors {
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: Wait) -> io::Result<Received> {
     let mut flags = RecvFlags::CMSG_CLOEXEC;
     flags.set(RecvFlags::DONTWAIT, wait == Wait::Never);
-    let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+    let mut space = [MaybeUninit::uninit(); RECEIVED_CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(buffer)];
     let message = retry(|| net::recvmsg(socket, &mut parts, &mut control, flags))?;
@@ -221,6 +221,10 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
 }
 
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX));
+/// With SO_PASSCRED (a service manager may have set it on the listener) the kernel puts credentials
+/// before the descriptors, which must not be cut off for them.
+const RECEIVED_CONTROL_BYTES: usize =
+    rustix::cmsg_space!(ScmCredentials(1), ScmRights(DESCRIPTORS_MAX));
 const OVERFLOW_UID_DEFAULT: u32 = 65_534;
 const LISTEN_FDS_START: i32 = 3;
 const LISTEN_FDS_MAX: u32 = 64;

@@ -68,6 +68,8 @@ pub(super) struct Reactor {
     registrations: Vec<(u64, Registration)>,
     reaper: Option<Reaper>,
     is_readable: bool,
+    /// The poll has seen the end of the stream, which it tells once: a short read is not the last.
+    is_read_closed: bool,
     waits_for_writing: bool,
 }
 
@@ -105,6 +107,7 @@ impl Reactor {
             reaper: None,
             // The server may have spoken since the hello.
             is_readable: true,
+            is_read_closed: false,
             waits_for_writing: false,
         };
         let hook = options.on_thread_start.clone();
@@ -147,7 +150,10 @@ impl Reactor {
                 self.on_event(event)?;
             }
             self.sleep(&mut events).map_err(lost)?;
-            self.is_readable |= events.iter().any(|event| event.token() == SOCKET);
+            for event in events.iter().filter(|event| event.token() == SOCKET) {
+                self.is_readable = true;
+                self.is_read_closed |= event.is_read_closed();
+            }
         }
     }
 
@@ -208,7 +214,7 @@ impl Reactor {
                 Ok(read) if read.bytes == 0 => {
                     return Err(lost(io::ErrorKind::UnexpectedEof.into()));
                 }
-                Ok(read) => self.is_readable = !read.is_drained,
+                Ok(read) => self.is_readable = !read.is_drained || self.is_read_closed,
                 Err(ReceiveError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.is_readable = false;
                 }

@@ -304,3 +304,6 @@ impl<D> Assembler<D> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

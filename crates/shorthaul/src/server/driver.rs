@@ -30,6 +30,8 @@ pub(super) struct Driver {
     pub(super) peer: Peer,
     /// The socket may have something to read.
     is_readable: bool,
+    /// The poll has seen the end of the stream, which it tells once: a short read is not the last.
+    is_read_closed: bool,
     /// The client sends nothing any more, but may wait for answers.
     is_half_closed: bool,
     /// Nothing new is taken from it; it ends when everything is answered.
@@ -79,6 +81,7 @@ impl Driver {
             peer,
             // Whether something is there is found out by reading.
             is_readable: true,
+            is_read_closed: false,
             is_half_closed: false,
             is_draining: false,
             has_said_goodbye: false,
@@ -109,6 +112,7 @@ impl Driver {
 
     /// Takes in what the poll has seen.
     pub(super) fn on_ready(&mut self, event: &mio::event::Event) -> Result<(), End> {
+        self.is_read_closed |= event.is_read_closed();
         self.is_readable |= event.is_readable() || event.is_read_closed();
         if event.is_error() || event.is_write_closed() {
             return Err(End::Closed);
@@ -219,7 +223,7 @@ impl Driver {
             Err(stream::ReceiveError::Violation(violation)) => return Err(violation.into()),
         };
         self.is_half_closed = read.bytes == 0;
-        self.is_readable = !read.is_drained;
+        self.is_readable = !read.is_drained || self.is_read_closed;
         self.turn.bytes = self.turn.bytes.saturating_sub(read.bytes);
         Ok(read.bytes > 0)
     }

@@ -129,6 +129,10 @@ impl Reactor {
     }
 
     fn until_next_timer(&self) -> Option<Duration> {
+        if self.stop_by.is_some() && self.drivers.is_empty() {
+            // Stopped, and nobody left to wait for.
+            return Some(Duration::ZERO);
+        }
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let accept = self
             .acceptor
@@ -320,22 +324,32 @@ impl Reactor {
             self.shared.reaper.bury(keep);
             return;
         };
-        if let Some((region_key, mapping)) = keep
-            && let Some(pushed_out) = self.mappings.keep(region_key, mapping)
-        {
-            self.shared.reaper.bury(pushed_out);
+        if let Some((region_key, mapping)) = keep {
+            let is_registered = |region: &Arc<Region>| region.key() == region_key;
+            // A region that was released meanwhile has nobody to forget its mapping later.
+            let unwanted = if driver.connection.regions().any(is_registered) {
+                self.mappings.keep(region_key, mapping)
+            } else {
+                Some(mapping)
+            };
+            if let Some(unwanted) = unwanted {
+                self.shared.reaper.bury(unwanted);
+            }
         }
         let inline_bytes = answer.payload.as_ref().map_or(0, |_| answer.payload_bytes);
         driver.request_bytes -= completion.request_bytes;
         driver.unsent_bytes += inline_bytes;
         driver.peer.end(call);
         // One that the queue gave to no worker (taken back while it waited, or run inline) was
-        // charged nothing and holds no place.
+        // charged nothing and holds no place. In a failure the bytes are what a buffer needs, and
+        // nothing was moved.
         if completion.charged_bytes > 0 {
+            let is_success = answer.status.is_none();
+            let moved_bytes = if is_success { answer.payload_bytes } else { 0 };
             self.shared.queue.answered(
                 key,
                 completion.charged_bytes,
-                answer.payload_bytes,
+                moved_bytes,
                 completion.inline_bytes,
                 inline_bytes,
             );

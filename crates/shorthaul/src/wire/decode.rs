@@ -214,6 +214,9 @@ fn decode_reply<'a>(fields: &mut Fields<'a>, header: &Header) -> Result<Reply<'a
     let lane = LaneNumber::from_number(lane).ok_or(WireError::UnknownLane(lane))?;
     let payload_bytes = fields.u64();
     let (response_bytes, message_bytes) = (fields.u32(), fields.u32());
+    if message_bytes as usize > STATUS_BYTES_MAX {
+        return Err(WireError::Lengths(kind));
+    }
     let response = fields.bytes(response_bytes, kind)?;
     let message = fields.text(message_bytes, kind)?;
     let inline_bytes = if lane == LaneNumber::Inline {
@@ -267,7 +270,7 @@ impl Kind {
     }
 
     /// Bytes of the fixed part of its body.
-    pub(super) fn body_bytes_min(self) -> u32 {
+    pub(super) const fn body_bytes_min(self) -> u32 {
         match self {
             Self::Hello => 56,
             Self::Call => 48,
@@ -280,8 +283,12 @@ impl Kind {
     fn body_bytes_max(self, limits: &Limits) -> u32 {
         let beyond = match self {
             Self::Hello => 4096 - self.body_bytes_min(),
-            Self::Call => METHOD_BYTES_MAX as u32 + limits.message_bytes_max,
-            Self::Reply => STATUS_BYTES_MAX as u32 + limits.message_bytes_max,
+            Self::Call => limits
+                .message_bytes_max
+                .saturating_add(METHOD_BYTES_MAX as u32),
+            Self::Reply => limits
+                .message_bytes_max
+                .saturating_add(STATUS_BYTES_MAX as u32),
             Self::Registered | Self::Goodbye => STATUS_BYTES_MAX as u32,
             Self::Notice => NOTICE_BYTES_MAX as u32,
             Self::Cancel | Self::Register | Self::Release => 0,

@@ -6,6 +6,7 @@ mod deadlines;
 mod fairness;
 mod hand_over;
 mod handlers;
+mod hostile;
 mod lanes;
 mod peers;
 mod processes;

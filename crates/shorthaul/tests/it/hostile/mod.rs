@@ -1,0 +1,208 @@
+//! Peers that break the rules, in every way that one can think of: the other side ends with a clear
+//! error, nothing is leaked, and everybody else is served as if nothing had happened.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod descriptor;
+mod framing;
+mod peers;
+mod raw;
+mod servers;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use shorthaul::{
+    Buffer, Code, DirectClient, InboundCall, Lane, RunningServer, Server, ServerOptions, Status,
+};
+use tempfile::TempDir;
+
+/// A server, an honest client of it, and a count of what both hold when nobody else is there.
+struct Stage {
+    folder: TempDir,
+    path: PathBuf,
+    server: RunningServer,
+    honest: DirectClient,
+    buffer: Option<Buffer>,
+    seed: u8,
+    census: Census,
+    /// Told of each call that waits at the gate, until it is opened for one.
+    arrived: Receiver<()>,
+    gate: Sender<()>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self::with(ServerOptions::default())
+    }
+
+    fn with(options: ServerOptions) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let (arrive, arrived) = channel();
+        let (gate, opened) = channel();
+        let opened = Arc::new(Mutex::new(opened));
+        let server = Server::bind_with(&path, options)
+            .unwrap()
+            .start(move |call: &mut InboundCall| serve(call, &arrive, &opened))
+            .unwrap();
+        let mut honest = DirectClient::connect(&path).unwrap();
+        let buffer = Some(honest.buffer(HONEST_BYTES).unwrap());
+        let mut stage = Self {
+            folder,
+            path,
+            server,
+            honest,
+            buffer,
+            seed: 0,
+            census: Census::default(),
+            arrived,
+            gate,
+        };
+        stage.honest_calls();
+        stage.census = Census::take();
+        stage
+    }
+
+    /// The honest client's next calls work byte for byte, on two lanes.
+    fn honest_calls(&mut self) {
+        self.seed = self.seed.wrapping_add(1);
+        let expected = pattern(HONEST_BYTES, self.seed);
+        let mut request = (HONEST_BYTES as u64).to_le_bytes().to_vec();
+        request.push(self.seed);
+        let call = self.honest.call("fill").request(&request);
+        let inline = call.inline(HONEST_BYTES).send().unwrap();
+        assert!(inline.to_vec() == expected && inline.lane() == Lane::Inline);
+        let buffer = self.buffer.take().unwrap();
+        let call = self.honest.call("fill").request(&request);
+        let filled = call.into(buffer).send().unwrap();
+        assert!(filled.to_vec() == expected && filled.lane() == Lane::FillMap);
+        self.buffer = filled.into_buffer();
+    }
+
+    /// After a hostile peer has gone: others are served, and nothing is left of it. Counts the
+    /// whole process, so it belongs into tests that are [`isolated`].
+    fn ends_clean(&mut self) {
+        self.honest_calls();
+        self.census.returns();
+        eventually("connections end", || self.server.stats().connections == 1);
+    }
+}
+
+fn serve(
+    call: &mut InboundCall,
+    arrive: &Sender<()>,
+    opened: &Mutex<Receiver<()>>,
+) -> Result<(), Status> {
+    match call.method() {
+        "fill" => {
+            let bytes = u64::from_le_bytes(call.request()[..8].try_into().unwrap()) as usize;
+            let seed = call.request()[8];
+            call.payload(bytes)?.copy_from(&pattern(bytes, seed))?;
+            call.reply(&[seed])
+        }
+        "echo" => {
+            let response = call.request().to_vec();
+            let payload = call.request_payload().to_vec();
+            if !payload.is_empty() {
+                call.payload(payload.len())?.copy_from(&payload)?;
+            }
+            call.reply(&response)
+        }
+        "gate" => {
+            call.payload(64)?.fill(7, 64)?;
+            arrive.send(()).ok();
+            let waited = opened.lock().unwrap().recv_timeout(PATIENCE);
+            waited.expect("the gate is opened");
+            call.reply(b"opened")
+        }
+        other => Err(Status::new(
+            Code::Unimplemented,
+            format!("no method {other}"),
+        )),
+    }
+}
+
+fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
+    (0..bytes)
+        .map(|at| (at as u8).wrapping_mul(13).wrapping_add((at >> 8) as u8) ^ seed)
+        .collect()
+}
+
+/// What this process has open and mapped.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Census {
+    /// What its descriptors lead to, sorted.
+    descriptors: Vec<String>,
+    /// Mappings of memory files.
+    mappings: usize,
+}
+
+impl Census {
+    fn take() -> Self {
+        let links = std::fs::read_dir("/proc/self/fd").unwrap();
+        let mut descriptors: Vec<String> = links
+            .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+            .map(|target| target.to_string_lossy().into_owned())
+            .collect();
+        descriptors.sort();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let mappings = maps.lines().filter(|line| line.contains("memfd:")).count();
+        Self {
+            descriptors,
+            mappings,
+        }
+    }
+
+    /// Closing and unmapping happen on other threads, after the answer: so this waits for it.
+    fn returns(&self) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let now = Self::take();
+            if now == *self {
+                return;
+            }
+            assert!(
+                Instant::now() < until,
+                "left behind: {now:#?}\nbefore: {self:#?}"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Waits for something that other threads will have done soon.
+fn eventually(what: &str, mut is_done: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_done() {
+        assert!(Instant::now() < until, "{what}: not in {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Runs a test in a process of its own, where no other test opens or maps anything. `name` is the
+/// test's own.
+fn isolated(name: &str, test: impl FnOnce()) {
+    if std::env::var_os(ISOLATED).is_some() {
+        return test();
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture"])
+        .env(ISOLATED, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{name} failed on its own:\n{text}\n{errors}"
+    );
+    assert!(text.contains("1 passed"), "there is no test {name}");
+}
+
+const ISOLATED: &str = "SHORTHAUL_TEST_ISOLATED";
+const HONEST_BYTES: usize = 20_000;
+/// Longer than anything takes; only to end a test that would hang.
+const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,0 +1,266 @@
+//! Servers that lie: the client says what was wrong, at once, and is done with them.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use shorthaul::{CallError, Client, ClientOptions, DirectClient, Error};
+
+use super::raw::{self, Raw};
+
+/// What a client's call got from a server that played `script` after the hellos.
+fn outcomes(wanted: Wanted, script: fn(&mut Raw, u64)) -> [Error; 2] {
+    let options = ClientOptions::default();
+    let direct = with_server(script, |stream| {
+        let mut client = DirectClient::from_stream(stream, &options).unwrap();
+        let call = client.call("lie").deadline(PATIENCE);
+        let outcome = match wanted {
+            Wanted::Nothing => call.send(),
+            Wanted::Inline => call.inline(100).send(),
+            Wanted::Fresh => call.into_fresh(4096).send(),
+        };
+        let failed = outcome.expect_err("a lie");
+        assert!(
+            failed.error().closes_connection() && !client.is_alive(),
+            "{failed}"
+        );
+        failed
+    });
+    let shared = with_server(script, |stream| {
+        let client = Client::from_stream(stream, &options).unwrap();
+        let call = client.call("lie").deadline(PATIENCE);
+        let outcome = match wanted {
+            Wanted::Nothing => call.send(),
+            Wanted::Inline => call.inline(100).send(),
+            Wanted::Fresh => call.into_fresh(4096).send(),
+        };
+        outcome.expect_err("a lie")
+    });
+    [direct.into(), shared.into()]
+}
+
+/// The place that the call offers.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Nothing,
+    Inline,
+    Fresh,
+}
+
+fn with_server(
+    script: fn(&mut Raw, u64),
+    client: impl FnOnce(UnixStream) -> CallError,
+) -> CallError {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut server = Raw::over(ours);
+            server.expect(raw::HELLO);
+            server.send(&raw::hello());
+            let call = server.expect(raw::CALL);
+            script(&mut server, raw::u64_at(&call.body, 0));
+            // Whatever it was, the client hangs up: that is the end, after a goodbye or without.
+            while server.next().is_some() {}
+        });
+        client(theirs)
+    })
+}
+
+fn check(wanted: Wanted, said: &str, script: fn(&mut Raw, u64)) {
+    for error in outcomes(wanted, script) {
+        let text = error.to_string();
+        assert!(text.contains(said), "{text:?}, not {said:?}");
+    }
+}
+
+fn reply(server: &mut Raw, id: u64, code: u32, lane: u8, payload_bytes: u64, inline: &[u8]) {
+    let body = raw::reply_body(id, code, lane, payload_bytes);
+    server.send(&raw::frame(raw::REPLY, 0, &body, inline));
+}
+
+#[test]
+fn answers_to_what_was_not_asked() {
+    check(Wanted::Inline, "no such call is open", |server, id| {
+        reply(server, id + 1, raw::OK, raw::LANE_NONE, 0, b"");
+    });
+    check(Wanted::Nothing, "no such call is open", |server, id| {
+        // The second answer to one call; the first is a reply to nobody that waits.
+        reply(server, id.wrapping_neg(), raw::OK, raw::LANE_NONE, 0, b"");
+    });
+}
+
+#[test]
+fn lanes_that_were_not_offered() {
+    let said = "a lane that the call did not offer";
+    check(Wanted::Nothing, said, |server, id| {
+        reply(server, id, raw::OK, raw::LANE_INLINE, 5, b"hello");
+    });
+    check(Wanted::Nothing, said, |server, id| {
+        reply(server, id, raw::OK, raw::LANE_FILL_MAP, 0, b"");
+    });
+    check(Wanted::Inline, said, |server, id| {
+        reply(server, id, raw::OK, raw::LANE_FILL_WRITE, 5, b"");
+    });
+    check(Wanted::Fresh, said, |server, id| {
+        reply(server, id, raw::OK, raw::LANE_INLINE, 5, b"hello");
+    });
+    check(Wanted::Fresh, said, |server, id| {
+        reply(server, id, raw::OK, raw::LANE_NONE, 5, b"");
+    });
+}
+
+#[test]
+fn more_bytes_than_were_offered() {
+    let said = "more payload than the call offered room for";
+    check(Wanted::Inline, said, |server, id| {
+        reply(server, id, raw::OK, raw::LANE_INLINE, 101, &[7; 101]);
+    });
+    check(Wanted::Fresh, said, |server, id| {
+        reply(server, id, raw::OK, raw::LANE_FILL_MAP, 4097, b"");
+    });
+    check(Wanted::Fresh, said, |server, id| {
+        reply(server, id, raw::OK, raw::LANE_FILL_WRITE, u64::MAX, b"");
+    });
+}
+
+#[test]
+fn failures_with_a_payload() {
+    check(Wanted::Inline, "a failure with a payload", |server, id| {
+        reply(server, id, raw::NOT_FOUND, raw::LANE_INLINE, 5, b"hello");
+    });
+    check(Wanted::Fresh, "a failure with a payload", |server, id| {
+        reply(server, id, raw::NOT_FOUND, raw::LANE_FILL_MAP, 5, b"");
+    });
+}
+
+#[test]
+fn half_an_answer() {
+    let said = "connection lost, outcome unknown";
+    check(Wanted::Inline, said, |server, _| {
+        server.socket.shutdown(std::net::Shutdown::Write).unwrap();
+    });
+    check(Wanted::Inline, said, |server, id| {
+        let body = raw::reply_body(id, raw::OK, raw::LANE_INLINE, 100);
+        let whole = raw::frame(raw::REPLY, 0, &body, &[7; 100]);
+        server.send(&whole[..whole.len() - 1]);
+        server.socket.shutdown(std::net::Shutdown::Write).unwrap();
+    });
+    check(Wanted::Fresh, said, |server, id| {
+        let body = raw::reply_body(id, raw::OK, raw::LANE_FILL_MAP, 100);
+        server.send(&raw::frame(raw::REPLY, 0, &body, b"")[..20]);
+        server.socket.shutdown(std::net::Shutdown::Write).unwrap();
+    });
+}
+
+#[test]
+fn announcements_over_the_limits() {
+    check(
+        Wanted::Inline,
+        "bytes of payload, over the limit",
+        |server, _| {
+            server.send(&raw::header(raw::REPLY, 0, 32, u64::MAX));
+        },
+    );
+    check(
+        Wanted::Inline,
+        "bytes of body, which is not possible",
+        |server, _| {
+            server.send(&raw::header(raw::REPLY, 0, u32::MAX, 0));
+        },
+    );
+    check(
+        Wanted::Inline,
+        "bytes of body, which is not possible",
+        |server, _| {
+            server.send(&raw::header(raw::NOTICE, 0, 8 + 4097, 0));
+        },
+    );
+    check(Wanted::Inline, "announces 1 descriptors", |server, _| {
+        server.send(&raw::header(raw::REPLY, 1, 32, 0));
+    });
+}
+
+#[test]
+fn frames_that_only_a_client_sends() {
+    check(Wanted::Nothing, "only a client sends it", |server, id| {
+        server.send(&raw::of_id(raw::CANCEL, id));
+    });
+    check(Wanted::Nothing, "a second hello", |server, _| {
+        server.send(&raw::hello())
+    });
+    check(Wanted::Nothing, "unknown frame kind 200", |server, _| {
+        server.send(&raw::header(200, 0, 0, 0));
+    });
+}
+
+#[test]
+fn descriptors_that_no_client_takes() {
+    check(
+        Wanted::Nothing,
+        "descriptors came that no frame claims",
+        |server, id| {
+            let file = tempfile::tempfile().unwrap();
+            let body = raw::reply_body(id, raw::OK, raw::LANE_NONE, 0);
+            let frame = raw::frame(raw::REPLY, 0, &body, b"");
+            let descriptor = std::os::fd::AsFd::as_fd(&file);
+            // In mid-frame, so that the answer isn't whole before it is seen.
+            server.send_with(&frame[..20], &[descriptor]);
+        },
+    );
+}
+
+#[test]
+fn a_goodbye_is_passed_on() {
+    check(
+        Wanted::Inline,
+        "UNAVAILABLE: down for today",
+        |server, _| {
+            let body = raw::goodbye_body(14, "down for today");
+            server.send(&raw::frame(raw::GOODBYE, 0, &body, b""));
+        },
+    );
+}
+
+/// A server that has left before the call says why in what is still to be read.
+#[test]
+fn a_goodbye_before_the_call_is_passed_on() {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    ours.write_all(&raw::hello()).unwrap();
+    let mut client = DirectClient::from_stream(theirs, &ClientOptions::default()).unwrap();
+    let body = raw::goodbye_body(14, "down for today");
+    ours.write_all(&raw::frame(raw::GOODBYE, 0, &body, b""))
+        .unwrap();
+    drop(ours);
+    let failed = client.call("late").send().unwrap_err();
+    assert!(failed.to_string().contains("down for today"), "{failed}");
+    assert!(matches!(failed.error(), Error::ConnectionLost(_)));
+    let again = client.call("later").send().unwrap_err();
+    assert!(again.to_string().contains("down for today"), "{again}");
+}
+
+#[test]
+fn hellos_that_are_none() {
+    for (bytes, said) in [
+        (raw::hello_of(2, 2), "no version in common"),
+        (
+            raw::header(raw::HELLO, 0, 8, 0),
+            "a Hello frame announces 8 bytes",
+        ),
+        (raw::of_id(raw::CANCEL, 1), "the hello must come first"),
+        (b"HTTP/1.1 400 Bad".to_vec(), "unknown frame kind 72"),
+    ] {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        ours.write_all(&bytes).unwrap();
+        let options = ClientOptions::default();
+        let refused = DirectClient::from_stream(theirs, &options).unwrap_err();
+        assert!(matches!(refused, Error::PeerMisbehaved(_)), "{refused}");
+        assert!(refused.to_string().contains(said), "{refused}, not {said}");
+    }
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    drop(ours);
+    let lost = DirectClient::from_stream(theirs, &ClientOptions::default()).unwrap_err();
+    assert!(matches!(lost, Error::ConnectionLost(_)), "{lost}");
+}
+
+/// Longer than anything takes: a call that ends by it has hung.
+const PATIENCE: Duration = Duration::from_secs(30);
