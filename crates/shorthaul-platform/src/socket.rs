@@ -78,8 +78,8 @@ pub enum Descriptors {
     Arrived(DescriptorList),
     /// Some were sent, but this process could not open them: it is out of descriptors (EMFILE).
     Lost,
-    /// More were sent than a message may carry. All that came are closed.
-    TooMany,
+    /// More were sent than a message may carry; these are some of them.
+    TooMany(DescriptorList),
 }
 
 /// Receives into `buffer`.
@@ -104,8 +104,8 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: Wait) -> io::Res
     }
     let truncated = message.flags.contains(ReturnFlags::CTRUNC);
     let descriptors = match arrived.len() {
-        count if count > DESCRIPTORS_MAX => Descriptors::TooMany,
-        DESCRIPTORS_MAX if truncated => Descriptors::TooMany,
+        count if count > DESCRIPTORS_MAX => Descriptors::TooMany(arrived),
+        DESCRIPTORS_MAX if truncated => Descriptors::TooMany(arrived),
         _ if truncated => Descriptors::Lost,
         _ => Descriptors::Arrived(arrived),
     };

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use rustix::fs::{FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags};
-use shorthaul_platform::memory::{Memfd, PeerMemfd, Refusal, SealedMapping};
+use shorthaul_platform::memory::{Memfd, PeerMemfd, Refusal, Refused, SealedMapping};
 use shorthaul_platform::store::Store;
 
 /// What became of a descriptor.
@@ -45,8 +45,8 @@ fn subject(
     }
 }
 
-fn verdict<T>(parsed: Result<T, Refusal>) -> Verdict {
-    match parsed {
+fn verdict<T>(parsed: Result<T, Refused>) -> Verdict {
+    match parsed.map_err(|refused| refused.refusal) {
         Ok(_) => Verdict::Taken,
         Err(Refusal::NotShmem { .. }) => Verdict::NotShmem,
         Err(Refusal::AccessMode { .. }) => Verdict::AccessMode,
@@ -62,7 +62,7 @@ fn verdict<T>(parsed: Result<T, Refusal>) -> Verdict {
 fn memory_file(seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("peer", flags).unwrap();
-    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 8192).unwrap();
+    assert_eq!(rustix::io::pwrite(&file, &[0; 8192], 0), Ok(8192));
     rustix::fs::fcntl_add_seals(&file, seals).unwrap();
     file
 }
@@ -223,9 +223,9 @@ fn a_sparse_sealed_file_is_refused() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("peer", flags).unwrap();
         rustix::fs::ftruncate(&file, bytes).unwrap();
-        if backed > 0 {
-            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, backed).unwrap();
-        }
+        rustix::io::pwrite(&file, &vec![1; backed as usize], 0).unwrap();
+        // Blocks behind the end count as the file's own, but no hole is filled by them.
+        rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, bytes, bytes).unwrap();
         rustix::fs::fcntl_add_seals(
             &file,
             SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE,
@@ -233,7 +233,7 @@ fn a_sparse_sealed_file_is_refused() {
         .unwrap();
         let blocks = rustix::fs::fstat(&file).unwrap().st_blocks;
         let copy = file.try_clone().unwrap();
-        let refused = SealedMapping::parse(copy, u64::MAX).unwrap_err();
+        let refused = SealedMapping::parse(copy, u64::MAX).unwrap_err().refusal;
         assert_eq!(refused, Refusal::Sparse { backed, bytes });
         assert_eq!(
             rustix::fs::fstat(&file).unwrap().st_blocks,
@@ -252,7 +252,9 @@ fn a_size_is_held_against_the_promise() {
         promised,
     };
     for promised in [8193, 1 << 20, i64::MAX as u64, 1 << 63, u64::MAX] {
-        let refused = PeerMemfd::parse(memory_file(FILL), promised).unwrap_err();
+        let refused = PeerMemfd::parse(memory_file(FILL), promised)
+            .unwrap_err()
+            .refusal;
         assert_eq!(refused, too_small(promised));
     }
     for promised in [0, 1, 4095, 4097, 8192] {
@@ -262,7 +264,7 @@ fn a_size_is_held_against_the_promise() {
         assert_eq!(file.is_empty(), promised == 0);
     }
     let sealed = memory_file(FILL.union(SealFlags::WRITE));
-    let refused = SealedMapping::parse(sealed, 8191).unwrap_err();
+    let refused = SealedMapping::parse(sealed, 8191).unwrap_err().refusal;
     assert_eq!(
         refused,
         Refusal::TooLarge {

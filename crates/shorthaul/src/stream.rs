@@ -25,7 +25,10 @@ pub(crate) struct Read {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flushed {
     All,
+    /// The socket takes no more.
     Blocked,
+    /// As much was written as it was allowed to.
+    Paused,
 }
 
 /// Why nothing could be received.
@@ -58,7 +61,7 @@ pub(crate) fn receive_with(
         Descriptors::Arrived(list) if list.is_empty() => (Arrival::None, true),
         Descriptors::Arrived(list) => (Arrival::Some(list), false),
         Descriptors::Lost => (Arrival::Lost, false),
-        Descriptors::TooMany => (Arrival::TooMany, false),
+        Descriptors::TooMany(list) => (Arrival::TooMany(list), false),
     };
     let bytes = received.bytes;
     link.received(bytes, arrival, now())
@@ -69,16 +72,18 @@ pub(crate) fn receive_with(
     })
 }
 
-/// Writes until there is nothing to write or the socket takes no more. `on_sent` is told of the
-/// inline payload bytes in frames that were written whole.
+/// Writes until there is nothing to write, the socket takes no more, or `bytes_max` bytes or more
+/// are written. `on_sent` is told of the inline payload bytes in frames that were written whole.
 pub(crate) fn flush(
     socket: BorrowedFd<'_>,
     link: &mut Link<OwnedFd>,
     now: Instant,
+    bytes_max: usize,
     mut on_sent: impl FnMut(u64),
 ) -> io::Result<Flushed> {
+    let mut written = 0;
     // Each round writes something, and what waits is bounded.
-    loop {
+    while written < bytes_max {
         let sent = {
             let Some(transmit) = link.transmit() else {
                 return Ok(Flushed::All);
@@ -87,7 +92,10 @@ pub(crate) fn flush(
             socket::send(socket, &transmit.parts, descriptors.as_slice(), Wait::Never)
         };
         match sent {
-            Ok(bytes) => on_sent(link.sent(bytes, now)),
+            Ok(bytes) => {
+                written += bytes;
+                on_sent(link.sent(bytes, now));
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 link.write_blocked(now);
                 return Ok(Flushed::Blocked);
@@ -95,4 +103,5 @@ pub(crate) fn flush(
             Err(error) => return Err(error),
         }
     }
+    Ok(Flushed::Paused)
 }

@@ -27,10 +27,10 @@ pub(crate) struct Reaper {
 }
 
 impl Reaper {
-    pub(crate) fn start() -> io::Result<Self> {
+    pub(crate) fn start(name: &str) -> io::Result<Self> {
         let (graves, burials) = sync_channel(REAPER_QUEUE_MAX);
         let thread = thread::Builder::new()
-            .name("shorthaul-reap".into())
+            .name(name.into())
             .spawn(move || drop_all(&burials))?;
         Ok(Self {
             graves: Some(graves),

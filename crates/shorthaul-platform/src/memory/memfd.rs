@@ -79,16 +79,26 @@ pub struct PeerMemfd {
 
 impl PeerMemfd {
     /// Parses a received descriptor that is said to hold `bytes` bytes. Nothing is read, written or
-    /// mapped; a descriptor that is refused is closed.
+    /// mapped.
     ///
     /// # Errors
-    /// A [`Refusal`] that says what was found.
+    /// A [`Refused`] that says what was found, and gives the descriptor back.
     ///
     /// # References
     /// fcntl_get_seals(2); seals are compared by mask, for newer kernels add bits.
-    pub fn parse(file: OwnedFd, bytes: u64) -> Result<Self, Refusal> {
-        ensure_read_write(&file)?;
-        let seals = shmem_seals(&file)?;
+    pub fn parse(file: OwnedFd, bytes: u64) -> Result<Self, Refused> {
+        match Self::check(&file, bytes) {
+            Ok(bytes) => Ok(Self { file, bytes }),
+            Err(refusal) => Err(Refused {
+                refusal,
+                descriptor: file,
+            }),
+        }
+    }
+
+    fn check(file: &OwnedFd, bytes: u64) -> Result<usize, Refusal> {
+        ensure_read_write(file)?;
+        let seals = shmem_seals(file)?;
         if !seals.contains(FILL_SEALS) {
             return Err(Refusal::SealsMissing {
                 wanted: "SHRINK, GROW and SEAL",
@@ -97,8 +107,7 @@ impl PeerMemfd {
         if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
             return Err(Refusal::NotWritable);
         }
-        let bytes = ensure_size(&file, bytes)?;
-        Ok(Self { file, bytes })
+        ensure_size(file, bytes)
     }
 
     /// The bytes that were promised, and are there.
@@ -144,6 +153,26 @@ impl PeerMemfd {
     }
 }
 
+/// A received descriptor that was not taken.
+///
+/// Where it is closed is for the caller to choose: closing what a stranger has opened can wait for
+/// the stranger (a socket that lingers, a file on a FUSE mount).
+#[derive(Debug)]
+pub struct Refused {
+    /// Why.
+    pub refusal: Refusal,
+    /// What.
+    pub descriptor: OwnedFd,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.refusal.fmt(f)
+    }
+}
+
+impl std::error::Error for Refused {}
+
 /// Why a received descriptor was not taken: what was found, and what would have been taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -183,7 +212,7 @@ pub enum Refusal {
     },
     /// Not fully backed by pages: reading it through a mapping would allocate them, at our charge.
     Sparse {
-        /// Bytes backed by pages.
+        /// Bytes backed by pages before the first hole.
         backed: u64,
         /// Size in bytes.
         bytes: u64,
@@ -226,8 +255,8 @@ impl fmt::Display for Refusal {
             }
             Self::Sparse { backed, bytes } => write!(
                 f,
-                "the memory file is sparse: {backed} of {bytes} bytes are backed; allocate all of \
-                 it before it is sent"
+                "the memory file is sparse: it has a hole at {backed} of {bytes} bytes; write all \
+                 of it before it is sent"
             ),
             Self::Kernel(error) => write!(f, "the kernel refuses the memory file: {error}"),
         }

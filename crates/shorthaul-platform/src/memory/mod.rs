@@ -19,7 +19,7 @@ mod sealed;
 
 pub use atomics::SharedWord;
 pub use mapping::SharedMapping;
-pub use memfd::{Memfd, PeerMemfd, Refusal};
+pub use memfd::{Memfd, PeerMemfd, Refusal, Refused};
 pub use private::PrivateMemory;
 pub use sealed::SealedMapping;
 

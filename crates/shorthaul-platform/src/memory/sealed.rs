@@ -5,10 +5,10 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::slice;
 
-use rustix::fs::{self, SealFlags};
+use rustix::fs::{self, SealFlags, SeekFrom};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::memfd::{Refusal, shmem_seals};
+use super::memfd::{Refusal, Refused, shmem_seals};
 use super::raw::RawMapping;
 
 /// A read-only mapping of a memory file sealed against shrinking, growing and writing.
@@ -27,32 +27,42 @@ impl SealedMapping {
     /// allocates nothing, or refuse them. The descriptor is closed; the mapping stays.
     ///
     /// # Errors
-    /// A [`Refusal`] that says what was found.
+    /// A [`Refused`] that says what was found, and gives the descriptor back.
     ///
     /// # References
-    /// fcntl_get_seals(2), "File Sealing"
-    pub fn parse(file: OwnedFd, bytes_max: u64) -> Result<Self, Refusal> {
-        if !shmem_seals(&file)?.contains(SEALED) {
+    /// fcntl_get_seals(2), "File Sealing"; lseek(2) `SEEK_HOLE`. Counting blocks would not do: those
+    /// that fallocate(2) put behind the end of the file count too. Pages that were allocated and
+    /// never written are a hole.
+    pub fn parse(file: OwnedFd, bytes_max: u64) -> Result<Self, Refused> {
+        match Self::check_and_map(&file, bytes_max) {
+            Ok(raw) => Ok(Self { raw }),
+            Err(refusal) => Err(Refused {
+                refusal,
+                descriptor: file,
+            }),
+        }
+    }
+
+    fn check_and_map(file: &OwnedFd, bytes_max: u64) -> Result<RawMapping, Refusal> {
+        if !shmem_seals(file)?.contains(SEALED) {
             return Err(Refusal::SealsMissing {
                 wanted: "SHRINK, GROW and WRITE",
             });
         }
-        let stat = fs::fstat(&file)?;
-        let bytes = stat.st_size as u64;
+        let bytes = fs::fstat(file)?.st_size as u64;
         if bytes > bytes_max {
             return Err(Refusal::TooLarge {
                 found: bytes,
                 limit: bytes_max,
             });
         }
-        let backed = (stat.st_blocks as u64).saturating_mul(512);
-        if backed < bytes {
-            return Err(Refusal::Sparse { backed, bytes });
+        // No file ends in a hole for this question: the first one is at its end at the latest.
+        if bytes > 0 {
+            let backed = fs::seek(file, SeekFrom::Hole(0))?;
+            if backed < bytes {
+                return Err(Refusal::Sparse { backed, bytes });
+            }
         }
-        Self::map(&file, bytes)
-    }
-
-    fn map(file: &OwnedFd, bytes: u64) -> Result<Self, Refusal> {
         let limit = isize::MAX as u64;
         let bytes = usize::try_from(bytes).map_err(|_| Refusal::TooLarge {
             found: bytes,
@@ -60,7 +70,6 @@ impl SealedMapping {
         })?;
         // MAP_PRIVATE: a shared mapping of a write-sealed file is refused by kernels before 6.7.
         RawMapping::of_file(file.as_fd(), bytes, ProtFlags::READ, MapFlags::PRIVATE)
-            .map(|raw| Self { raw })
             .map_err(|error| Refusal::Kernel(errno(&error)))
     }
 }

@@ -123,8 +123,13 @@ impl<T> Connected<T> {
         loop {
             let now = Instant::now();
             self.connection.link.check_time(now).map_err(broken)?;
-            let flushed =
-                stream::flush(self.socket.as_fd(), &mut self.connection.link, now, |_| {});
+            let flushed = stream::flush(
+                self.socket.as_fd(),
+                &mut self.connection.link,
+                now,
+                usize::MAX,
+                |_| {},
+            );
             // A server that refuses says why before it closes: look at what it said even then.
             let is_blocked = matches!(flushed, Ok(Flushed::Blocked));
             wait(&self.socket, is_blocked, self.connection.deadline()).map_err(lost)?;

@@ -76,7 +76,7 @@ impl std::fmt::Debug for SharedHome {
 /// What came of one step.
 enum Step {
     Answered(u64, Outcome),
-    Registered(Result<(), Status>),
+    Registered(u64, Result<(), Status>),
     Other,
     /// Nothing more is here.
     Dry,
@@ -149,10 +149,12 @@ impl DirectClient {
         let by = Instant::now() + self.timeout_default;
         loop {
             match self.step(by)? {
-                Some(Step::Registered(Ok(()))) => {
+                Some(Step::Registered(number, Ok(()))) if number == region => {
                     return Ok(Buffer::registered(memory, region, Arc::clone(&self.home.0)));
                 }
-                Some(Step::Registered(Err(status))) => return Err(status.into()),
+                Some(Step::Registered(number, Err(status))) if number == region => {
+                    return Err(status.into());
+                }
                 Some(_) => {}
                 None => {
                     // The answer, should it come, would be taken for that to a later one.
@@ -331,7 +333,7 @@ impl DirectClient {
                     .map_err(lost)?;
                 Wait::Block
             }
-            Flushed::Blocked => {
+            Flushed::Blocked | Flushed::Paused => {
                 connect::wait(&self.socket, true, Some(by)).map_err(lost)?;
                 Wait::Never
             }
@@ -357,7 +359,7 @@ impl DirectClient {
             ClientEvent::Answered { token, answer } => {
                 Step::Answered(token.call, outcome(answer, token.buffer, token.offset))
             }
-            ClientEvent::Registered { result, .. } => Step::Registered(result),
+            ClientEvent::Registered { region, result } => Step::Registered(region, result),
             ClientEvent::Notice { topic, data } => {
                 self.notices.push(topic, data);
                 Step::Other
@@ -379,8 +381,14 @@ impl DirectClient {
             return Ok(Flushed::All);
         }
         let now = Instant::now();
-        stream::flush(self.socket.as_fd(), &mut self.connection.link, now, |_| {})
-            .map_err(|error| self.last_words(now).unwrap_or_else(|| lost(error)))
+        stream::flush(
+            self.socket.as_fd(),
+            &mut self.connection.link,
+            now,
+            usize::MAX,
+            |_| {},
+        )
+        .map_err(|error| self.last_words(now).unwrap_or_else(|| lost(error)))
     }
 
     /// What the server said before it closed the connection, if it did.

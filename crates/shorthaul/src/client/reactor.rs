@@ -270,7 +270,13 @@ impl Reactor {
     }
 
     fn write(&mut self, now: Instant) -> Result<()> {
-        let flushed = stream::flush(self.socket.as_fd(), &mut self.connection.link, now, |_| {});
+        let flushed = stream::flush(
+            self.socket.as_fd(),
+            &mut self.connection.link,
+            now,
+            usize::MAX,
+            |_| {},
+        );
         let is_blocked = match flushed {
             Ok(flushed) => flushed == Flushed::Blocked,
             // What the server said before it went is still to be read: it may say why.
@@ -316,13 +322,20 @@ impl Reactor {
             .link
             .say_goodbye(violation.code(), &violation.to_string());
         // The peer may not listen; then it learns nothing.
-        stream::flush(self.socket.as_fd(), &mut self.connection.link, now, |_| {}).ok();
+        stream::flush(
+            self.socket.as_fd(),
+            &mut self.connection.link,
+            now,
+            usize::MAX,
+            |_| {},
+        )
+        .ok();
     }
 
     /// Drops elsewhere what nobody waits for: unmapping a large buffer takes long.
     fn bury(&mut self, remains: impl Send + 'static) {
         if self.reaper.is_none() {
-            self.reaper = Reaper::start().ok();
+            self.reaper = Reaper::start("shorthaul-reap").ok();
         }
         if let Some(reaper) = &self.reaper {
             reaper.bury(remains);

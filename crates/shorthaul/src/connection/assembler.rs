@@ -117,15 +117,14 @@ impl<D> Assembler<D> {
             self.held.end += bytes;
         }
         self.grew_at = Some(now);
-        match arrival {
-            Arrival::None => {}
-            Arrival::TooMany => return Err(Violation::TooManyDescriptors),
-            arrival => {
-                self.sets.push(DescriptorSet {
-                    stretch: start..start + bytes as u64,
-                    arrival,
-                });
-            }
+        let is_too_many = matches!(arrival, Arrival::TooMany(_));
+        if !matches!(arrival, Arrival::None) {
+            // Kept even if they are too many: they are closed where the connection is.
+            let stretch = start..start + bytes as u64;
+            self.sets.push(DescriptorSet { stretch, arrival });
+        }
+        if is_too_many {
+            return Err(Violation::TooManyDescriptors);
         }
         Ok(())
     }
@@ -216,24 +215,25 @@ impl<D> Assembler<D> {
         if header.descriptors == 0 {
             return Ok(None);
         }
-        let violation = Violation::DescriptorCount {
-            announced: header.descriptors,
-        };
-        if !self
-            .sets
-            .first()
-            .is_some_and(|set| set.stretch.contains(&first_byte))
-        {
-            return Err(violation);
+        let announced = usize::from(header.descriptors);
+        let is_claimed = self.sets.first().is_some_and(|set| {
+            set.stretch.contains(&first_byte)
+                && match &set.arrival {
+                    Arrival::Lost => true,
+                    Arrival::Some(found) => found.len() == announced,
+                    Arrival::None | Arrival::TooMany(_) => false,
+                }
+        });
+        if !is_claimed {
+            return Err(Violation::DescriptorCount {
+                announced: header.descriptors,
+            });
         }
-        match self.sets.remove(0).arrival {
-            Arrival::Lost => Ok(Some(Claim::Lost)),
+        Ok(Some(match self.sets.remove(0).arrival {
             // No frame kind takes more than one descriptor so far.
-            Arrival::Some(mut found) if found.len() == usize::from(header.descriptors) => {
-                Ok(found.pop().map(Claim::Arrived))
-            }
-            _ => Err(violation),
-        }
+            Arrival::Some(mut found) => found.pop().map_or(Claim::Lost, Claim::Arrived),
+            _ => Claim::Lost,
+        }))
     }
 
     /// The body is whole and a payload follows: what of it is here already is moved into memory of

@@ -40,8 +40,8 @@ pub(crate) enum Arrival<D> {
     Some(SmallVec<[D; 4]>),
     /// Some were sent, but this process is out of descriptors.
     Lost,
-    /// More than a frame may carry.
-    TooMany,
+    /// More than a frame may carry; these are some of them.
+    TooMany(SmallVec<[D; 4]>),
 }
 
 /// How a peer broke the protocol. Its connection ends; nobody else's does.

@@ -104,7 +104,10 @@ impl InboundCall {
                         let kept = mapping(&region);
                         Target::one_shot(region, kept, bytes)
                     }
-                    Err(status) => Target::Refused(status),
+                    Err((status, descriptor)) => {
+                        peer.shared().undertaker.bury(descriptor);
+                        Target::Refused(status)
+                    }
                 }
             }
         };

@@ -38,6 +38,8 @@ pub(super) struct Driver {
     pub(super) is_draining: bool,
     has_said_goodbye: bool,
     waits_for_writing: bool,
+    /// The turn ended before everything was written that the socket would have taken.
+    is_write_paused: bool,
     /// Nothing is taken from it until some of what it is owed is done.
     is_held: bool,
     /// Whether it is on the reactor's run queue.
@@ -86,6 +88,7 @@ impl Driver {
             is_draining: false,
             has_said_goodbye: false,
             waits_for_writing: false,
+            is_write_paused: false,
             is_held: false,
             is_queued: false,
             timer_at: None,
@@ -144,20 +147,17 @@ impl Driver {
     /// Whether the turn ended before the work did: then it must have another. So it must if it was
     /// held and may go on by now: the poll tells of what arrived only once.
     pub(super) fn has_more(&self) -> bool {
-        (self.is_held || self.turn.frames == 0 || self.turn.bytes == 0) && self.may_read()
+        let may_go_on = self.is_held || self.turn.frames == 0 || self.turn.bytes == 0;
+        self.is_write_paused || (may_go_on && self.may_read())
     }
 
     /// Writes what the socket takes. Returns the bytes of inline payload in frames written whole.
     pub(super) fn flush(&mut self, registry: &Registry, now: Instant) -> Result<u64, End> {
         let mut payload_bytes = 0;
-        let flushed = stream::flush(
-            self.socket.as_fd(),
-            &mut self.connection.link,
-            now,
-            |bytes| {
-                payload_bytes += bytes;
-            },
-        );
+        let link = &mut self.connection.link;
+        let on_sent = |bytes| payload_bytes += bytes;
+        let flushed = stream::flush(self.socket.as_fd(), link, now, TURN_BYTES_MAX, on_sent);
+        self.is_write_paused = matches!(flushed, Ok(Flushed::Paused));
         self.unsent_bytes = self.unsent_bytes.saturating_sub(payload_bytes);
         let is_blocked = matches!(flushed, Ok(Flushed::Blocked));
         if flushed.is_err() || self.want_writing(registry, is_blocked).is_err() {
@@ -295,7 +295,12 @@ mod tests {
                 policy: default_policy(),
             };
             let service = Box::new(|call: &mut InboundCall| call.reply(b""));
-            let shared = Shared::new(config, accounts, service, Reaper::start().unwrap());
+            let shared = Shared::new(
+                config,
+                accounts,
+                service,
+                [(); 2].map(|()| Reaper::start("test").unwrap()),
+            );
             let (socket, client) = UnixStream::pair().unwrap();
             let credentials = peer_credentials(socket.as_fd()).unwrap();
             let peer = Peer::new(credentials, membership, Arc::new(shared), inbox);

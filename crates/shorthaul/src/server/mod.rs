@@ -285,7 +285,15 @@ fn start(
         policy: options.policy.clone().unwrap_or_else(default_policy),
     };
     let accounts = Accounts::new(options.user_limits);
-    let shared = Arc::new(Shared::new(config, accounts, service, Reaper::start()?));
+    let shared = Arc::new(Shared::new(
+        config,
+        accounts,
+        service,
+        [
+            Reaper::start("shorthaul-reap")?,
+            Reaper::start("shorthaul-undt")?,
+        ],
+    ));
     let parts = (0..options.reactors)
         .map(|_| Reactor::parts())
         .collect::<io::Result<Vec<_>>>()?;

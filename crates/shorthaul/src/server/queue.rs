@@ -44,8 +44,17 @@ struct State<C> {
     lines: HashMap<u64, Line<C>>,
     /// Connections with calls that may run.
     turn: VecDeque<u64>,
+    clock: Clock,
     idle_workers: usize,
     is_closed: bool,
+}
+
+/// What passes while a line has nothing that may run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clock {
+    rounds: i64,
+    /// Times that a worker found nothing to do.
+    idle_spells: u64,
 }
 
 #[derive(Debug)]
@@ -56,6 +65,8 @@ struct Line<C> {
     /// Inline bytes of answers being made or waiting to be written.
     inline_bytes: u64,
     is_in_turn: bool,
+    /// When it left the turn.
+    left_at: Clock,
 }
 
 impl<C: Queued> ServiceQueue<C> {
@@ -63,6 +74,7 @@ impl<C: Queued> ServiceQueue<C> {
         let state = State {
             lines: HashMap::new(),
             turn: VecDeque::new(),
+            clock: Clock::default(),
             idle_workers: 0,
             is_closed: false,
         };
@@ -105,6 +117,7 @@ impl<C: Queued> ServiceQueue<C> {
             if state.is_closed {
                 return None;
             }
+            state.clock.idle_spells += 1;
             state.idle_workers += 1;
             // Woken by a push, by room made, or by the closing of the queue.
             state = self
@@ -198,6 +211,7 @@ impl<C: Queued> State<C> {
         let joins = !line.is_in_turn && line.may_run();
         if joins {
             line.is_in_turn = true;
+            line.pay_off(self.clock);
             self.turn.push_back(connection);
         }
         joins
@@ -211,7 +225,7 @@ impl<C: Queued> State<C> {
                 continue;
             };
             if !line.may_run() {
-                line.leave_turn();
+                line.leave_turn(self.clock);
                 continue;
             }
             if line.deficit > 0 {
@@ -219,7 +233,7 @@ impl<C: Queued> State<C> {
                 if line.may_run() {
                     self.turn.push_front(connection);
                 } else {
-                    line.leave_turn();
+                    line.leave_turn(self.clock);
                 }
                 return Some(popped);
             }
@@ -238,6 +252,7 @@ impl<C: Queued> State<C> {
         let debt = |connection: &u64| self.lines.get(connection).map(|line| -line.deficit);
         let least = self.turn.iter().filter_map(debt).min().unwrap_or(0).max(0);
         let rounds = least / QUANTUM_BYTES as i64 + 1;
+        self.clock.rounds += rounds;
         for connection in &self.turn {
             if let Some(line) = self.lines.get_mut(connection) {
                 line.deficit += rounds * QUANTUM_BYTES as i64;
@@ -268,9 +283,23 @@ impl<C: Queued> Line<C> {
         })
     }
 
+    /// Rounds that passed meanwhile have paid off as much of a debt as if it had stayed; all of it,
+    /// if a worker had nothing to do: then it has kept nobody waiting.
+    fn pay_off(&mut self, now: Clock) {
+        let rounds = now.rounds - self.left_at.rounds;
+        let paid = rounds.saturating_mul(QUANTUM_BYTES as i64);
+        let was_idle = now.idle_spells != self.left_at.idle_spells;
+        self.deficit = if was_idle {
+            0
+        } else {
+            self.deficit.saturating_add(paid).min(0)
+        };
+    }
+
     /// Credit is not saved up by who has nothing to do; a debt stays.
-    fn leave_turn(&mut self) {
+    fn leave_turn(&mut self, now: Clock) {
         self.is_in_turn = false;
+        self.left_at = now;
         self.deficit = self.deficit.min(0);
     }
 }
@@ -282,6 +311,7 @@ impl<C> Default for Line<C> {
             deficit: 0,
             inline_bytes: 0,
             is_in_turn: false,
+            left_at: Clock::default(),
         }
     }
 }

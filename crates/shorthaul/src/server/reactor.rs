@@ -247,7 +247,7 @@ impl Reactor {
                 let mapping = self.mappings.forget(&region);
                 self.shared.reaper.bury((mapping, region));
             }
-            Event::Discard(descriptor) => self.shared.reaper.bury(descriptor),
+            Event::Discard(descriptor) => self.shared.undertaker.bury(descriptor),
             Event::Cancel { call } => self.cancel(key, call),
             Event::Goodbye => return Err(End::Closed),
         }
@@ -543,7 +543,10 @@ fn register(driver: &mut Driver, region: u64, bytes: u64, descriptor: OwnedFd) {
         Ok(accepted) => driver
             .connection
             .region_accepted(region, Arc::new(accepted), bytes),
-        Err(status) => driver.connection.region_refused(region, &status),
+        Err((status, descriptor)) => {
+            driver.connection.region_refused(region, &status);
+            driver.peer.shared().undertaker.bury(descriptor);
+        }
     }
 }
 

@@ -24,15 +24,20 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Looks at a received descriptor, and takes it at the charge of its user.
+    /// Looks at a received descriptor, and takes it at the charge of its user. One that is refused
+    /// comes back, to be closed where that may take its time.
     pub(crate) fn accept(
         descriptor: OwnedFd,
         bytes: u64,
         account: &Arc<Account>,
-    ) -> Result<Self, Status> {
+    ) -> Result<Self, (Status, OwnedFd)> {
         static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
-        let share = account.take_region(bytes)?;
-        let file = PeerMemfd::parse(descriptor, bytes)?;
+        let share = match account.take_region(bytes) {
+            Ok(share) => share,
+            Err(status) => return Err((status, descriptor)),
+        };
+        let file = PeerMemfd::parse(descriptor, bytes)
+            .map_err(|refused| (refused.refusal.into(), refused.descriptor))?;
         let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             key,
@@ -255,7 +260,7 @@ mod tests {
 
     fn region(membership: &Membership, bytes: usize) -> Result<Region, Status> {
         let descriptor = Memfd::create("test", bytes).unwrap().into_descriptor();
-        Region::accept(descriptor, bytes as u64, membership.account())
+        Region::accept(descriptor, bytes as u64, membership.account()).map_err(|(status, _)| status)
     }
 
     #[test]

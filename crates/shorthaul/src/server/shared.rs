@@ -21,7 +21,10 @@ pub(crate) struct Shared {
     pub(crate) queue: ServiceQueue<InboundCall>,
     pub(crate) service: Box<dyn Service>,
     pub(crate) stats: Stats,
+    /// Lets go of what is our own.
     pub(crate) reaper: Reaper,
+    /// Closes what strangers have opened, which can wait for the stranger: holds up nothing else.
+    pub(crate) undertaker: Reaper,
     /// Connections over all reactors.
     pub(crate) connections: AtomicUsize,
     next_key: AtomicU64,
@@ -44,7 +47,7 @@ impl Shared {
         config: Config,
         accounts: Arc<Accounts>,
         service: Box<dyn Service>,
-        reaper: Reaper,
+        [reaper, undertaker]: [Reaper; 2],
     ) -> Self {
         Self {
             config,
@@ -54,6 +57,7 @@ impl Shared {
             service,
             stats: Stats::default(),
             reaper,
+            undertaker,
             connections: AtomicUsize::new(0),
             next_key: AtomicU64::new(FIRST_KEY),
         }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::*;
 use crate::wire::{Call, Place, Reply};
 use crate::{error::Code, wire::LaneNumber};
@@ -334,10 +336,21 @@ fn fewer_or_more_descriptors_than_announced_are_refused() {
         let (seen, violation) = wire.read(&register(1), arrival);
         assert!(seen.is_empty());
         assert_eq!(violation, Some(announced), "{count} descriptors");
-        assert_eq!(wire.open_descriptors(), 0, "closed at once");
+        assert_eq!(
+            wire.open_descriptors(),
+            count,
+            "not closed where they are refused"
+        );
+        let origin = Arc::clone(&wire.origin);
+        drop(wire);
+        assert_eq!(
+            Arc::strong_count(&origin),
+            1,
+            "closed with their connection"
+        );
     }
     let mut wire = Wire::new();
-    let (_, violation) = wire.read(&register(1), Arrival::TooMany);
+    let (_, violation) = wire.read(&register(1), Arrival::TooMany(SmallVec::new()));
     assert_eq!(violation, Some(Violation::TooManyDescriptors));
 }
 

@@ -49,6 +49,13 @@ impl Queue {
         self.lock().take()
     }
 
+    /// A worker looks for a call in vain.
+    fn find_nothing(&self) {
+        let mut state = self.lock();
+        assert!(state.take().is_none());
+        state.clock.idle_spells += 1;
+    }
+
     fn pop_id(&self) -> Option<(u64, u64)> {
         self.pop_now()
             .map(|popped| (popped.call.connection, popped.call.id))
@@ -306,3 +313,15 @@ fn workers_and_pushers_lose_nothing() {
 }
 
 const PUSHES: u64 = 5_000;
+
+#[test]
+fn a_debt_is_forgotten_once_a_worker_had_nothing_to_do() {
+    let queue = Queue::new();
+    queue.add(1, 0, 10 * MIB, 0);
+    assert_eq!(queue.serve().connection, 1);
+    queue.find_nothing();
+    (0..3).for_each(|id| queue.add(2, id, MIB, 0));
+    queue.add(1, 1, SMALL, 0);
+    let order: Vec<u64> = (0..4).map(|_| queue.serve().connection).collect();
+    assert!(order[..2].contains(&1), "{order:?}");
+}
