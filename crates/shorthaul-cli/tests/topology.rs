@@ -1,8 +1,5 @@
 //! `shorthaul topology`, as a person and as a program would use it.
-#![allow(
-    clippy::unwrap_used,
-    reason = "a test that cannot set itself up has failed"
-)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,17 +29,14 @@ fn error(arguments: &[&str]) -> String {
 fn recorded(into: &Path, machine: &str) -> PathBuf {
     let archive = "../shorthaul-platform/tests/data/topology/machines.tar.gz";
     let mut tar = Command::new("tar");
-    tar.arg("-xzf")
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(archive));
+    tar.arg("-xzf").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(archive));
     tar.arg("-C").arg(into).args(["--no-same-owner", machine]);
     assert!(tar.status().unwrap().success());
     into.join(machine)
 }
 
 fn show(machine: &str, arguments: &[&str]) -> String {
-    let folder = tempfile::tempdir_in("/dev/shm")
-        .or_else(|_| tempfile::tempdir())
-        .unwrap();
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let root = recorded(folder.path(), machine);
     text(&[&["--sysfs", root.to_str().unwrap()], arguments].concat())
 }
@@ -86,10 +80,7 @@ fn threads_far_apart_are_listed_apart() {
 #[test]
 fn cpus_that_may_not_be_used_are_said() {
     let shown = show("16amd64-8n2c-cpusets", &[]);
-    assert!(
-        shown.contains("\noffline: 4\nnot allowed for this process: 7-11\n"),
-        "{shown}"
-    );
+    assert!(shown.contains("\noffline: 4\nnot allowed for this process: 7-11\n"), "{shown}");
 }
 
 #[test]
@@ -103,15 +94,9 @@ fn a_large_machine_stays_short() {
 #[test]
 fn json_leaves_out_what_is_not_named() {
     let report: Value = serde_json::from_str(&show("2ps3-2t", &["--json"])).unwrap();
-    assert_eq!(
-        report["counts"],
-        json!({"cpus": 2, "cores": 1, "numa_nodes": 1})
-    );
+    assert_eq!(report["counts"], json!({"cpus": 2, "cores": 1, "numa_nodes": 1}));
     assert_eq!(report["cpus"][1], json!({"id": 1, "place": "S0C0T1"}));
-    assert_eq!(
-        (&report["offline"], &report["not_allowed"]),
-        (&json!([]), &json!([]))
-    );
+    assert_eq!((&report["offline"], &report["not_allowed"]), (&json!([]), &json!([])));
     let cpu = json!({"id": 0, "place": "S0C0T0"});
     let threads = json!({
         "client": cpu, "client_reactor": cpu, "server_reactor": cpu, "worker": cpu,
@@ -127,23 +112,14 @@ fn json_leaves_out_what_is_not_named() {
 #[test]
 fn a_wrong_directory_is_explained() {
     let missing = error(&["--sysfs", "/nowhere"]);
-    assert!(
-        missing.contains("/nowhere is not a directory; --sysfs takes one"),
-        "{missing}"
-    );
+    assert!(missing.contains("/nowhere is not a directory; --sysfs takes one"), "{missing}");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let empty = error(&["--sysfs", path]);
-    assert!(
-        empty.contains("holds no sys/devices/system/cpu; --sysfs takes one"),
-        "{empty}"
-    );
+    assert!(empty.contains("holds no sys/devices/system/cpu; --sysfs takes one"), "{empty}");
     fs::create_dir_all(folder.path().join("devices/system/cpu")).unwrap();
     let inside = error(&["--sysfs", path]);
-    assert!(
-        inside.contains("give the directory above, which holds sys/"),
-        "{inside}"
-    );
+    assert!(inside.contains("give the directory above, which holds sys/"), "{inside}");
     fs::create_dir_all(folder.path().join("sys/devices/system/cpu")).unwrap();
     assert!(error(&["--sysfs", path]).contains("no CPU in "));
 }
@@ -154,11 +130,7 @@ fn a_reader_that_goes_away_is_no_error() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let mut command = shorthaul(arguments);
-        let output = command
-            .stdout(writer)
-            .stderr(Stdio::piped())
-            .output()
-            .unwrap();
+        let output = command.stdout(writer).stderr(Stdio::piped()).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         assert!(output.stderr.is_empty(), "{output:?}");
     }

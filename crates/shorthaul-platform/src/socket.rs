@@ -109,10 +109,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: Wait) -> io::Res
         _ if truncated => Descriptors::Lost,
         _ => Descriptors::Arrived(arrived),
     };
-    Ok(Received {
-        bytes: message.bytes,
-        descriptors,
-    })
+    Ok(Received { bytes: message.bytes, descriptors })
 }
 
 /// Who is on the other side of a Unix socket: of a listener, who called listen(2).
@@ -134,11 +131,7 @@ pub struct Credentials {
 /// # References
 /// unix(7) `SO_PEERCRED`
 pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
-    let mut found = libc::ucred {
-        pid: 0,
-        uid: 0,
-        gid: 0,
-    };
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `bytes` bytes into `found`, a plain C struct of that size.
     let result = unsafe {
@@ -154,11 +147,7 @@ pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
         return Err(io::Error::last_os_error());
     }
     let pid = u32::try_from(found.pid).ok().filter(|&pid| pid != 0);
-    Ok(Credentials {
-        pid,
-        uid: found.uid,
-        gid: found.gid,
-    })
+    Ok(Credentials { pid, uid: found.uid, gid: found.gid })
 }
 
 /// The user id that stands for every user who has no name in this user namespace (usually 65534).
@@ -182,9 +171,7 @@ pub fn listen_fds() -> Vec<OwnedFd> {
     if !ours || TAKEN.swap(true, Ordering::AcqRel) {
         return Vec::new();
     }
-    (0..count)
-        .filter_map(|index| take_passed(LISTEN_FDS_START + index as i32))
-        .collect()
+    (0..count).filter_map(|index| take_passed(LISTEN_FDS_START + index as i32)).collect()
 }
 
 fn take_passed(number: i32) -> Option<OwnedFd> {

@@ -37,12 +37,7 @@ fn subject(
     as_peer: Verdict,
     as_sealed: Verdict,
 ) -> Subject {
-    Subject {
-        name,
-        descriptor: descriptor.into(),
-        as_peer,
-        as_sealed,
-    }
+    Subject { name, descriptor: descriptor.into(), as_peer, as_sealed }
 }
 
 fn verdict<T>(parsed: Result<T, Refused>) -> Verdict {
@@ -142,12 +137,7 @@ fn memory_files() -> Vec<Subject> {
     let write_fill = reopened(&fill, OpenOptions::new().write(true));
     let append_fill = reopened(&fill, read().append(true));
     let mut subjects = vec![
-        subject(
-            "no seals",
-            memory_file(SealFlags::empty()),
-            SealsMissing,
-            SealsMissing,
-        ),
+        subject("no seals", memory_file(SealFlags::empty()), SealsMissing, SealsMissing),
         subject("not sealable", unsealable, SealsMissing, SealsMissing),
         subject("SHRINK", shrink, SealsMissing, SealsMissing),
         subject("SHRINK, GROW", unfinal, SealsMissing, SealsMissing),
@@ -156,18 +146,8 @@ fn memory_files() -> Vec<Subject> {
         subject("write only", write_fill, AccessMode, SealsMissing),
         subject("appending", append_fill, AccessMode, SealsMissing),
         subject("by path", reopened(&fill, &by_path), AccessMode, Kernel),
-        subject(
-            "sealed, read only",
-            reopened(&sealed, &read()),
-            AccessMode,
-            Taken,
-        ),
-        subject(
-            "sealed, by path",
-            reopened(&sealed, &by_path),
-            AccessMode,
-            Kernel,
-        ),
+        subject("sealed, read only", reopened(&sealed, &read()), AccessMode, Taken),
+        subject("sealed, by path", reopened(&sealed, &by_path), AccessMode, Kernel),
         subject("to be filled", fill, Taken, SealsMissing),
         subject("sealed", sealed, NotWritable, Taken),
     ];
@@ -184,9 +164,7 @@ fn every_kind_of_descriptor_is_looked_at_before_use() {
     let folder = tempfile::tempdir().unwrap();
     let subjects = other_files(folder.path()).into_iter().chain(memory_files());
     for subject in subjects {
-        let Subject {
-            name, descriptor, ..
-        } = subject;
+        let Subject { name, descriptor, .. } = subject;
         let copy = descriptor.try_clone().unwrap();
         // No size can be too large here: what decides is the kind.
         let as_peer = PeerMemfd::parse(copy, 0);
@@ -205,10 +183,7 @@ fn a_hugetlb_file_is_refused_whatever_its_seals() {
     };
     let refused = PeerMemfd::parse(huge, 1 << 30).unwrap_err();
     assert!(refused.to_string().contains("hugetlb"), "{refused}");
-    assert!(
-        refused.to_string().contains("memfd_create"),
-        "what to send instead: {refused}"
-    );
+    assert!(refused.to_string().contains("memfd_create"), "what to send instead: {refused}");
     let huge = hugetlb_file(FILL.union(SealFlags::WRITE)).unwrap();
     let refused = SealedMapping::parse(huge, u64::MAX).unwrap_err();
     assert!(refused.to_string().contains("hugetlb"), "{refused}");
@@ -226,20 +201,13 @@ fn a_sparse_sealed_file_is_refused() {
         rustix::io::pwrite(&file, &vec![1; backed as usize], 0).unwrap();
         // Blocks behind the end count as the file's own, but no hole is filled by them.
         rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, bytes, bytes).unwrap();
-        rustix::fs::fcntl_add_seals(
-            &file,
-            SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE,
-        )
-        .unwrap();
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)
+            .unwrap();
         let blocks = rustix::fs::fstat(&file).unwrap().st_blocks;
         let copy = file.try_clone().unwrap();
         let refused = SealedMapping::parse(copy, u64::MAX).unwrap_err().refusal;
         assert_eq!(refused, Refusal::Sparse { backed, bytes });
-        assert_eq!(
-            rustix::fs::fstat(&file).unwrap().st_blocks,
-            blocks,
-            "nothing was allocated"
-        );
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, blocks, "nothing was allocated");
     }
     let whole = memory_file(FILL.union(SealFlags::WRITE));
     assert_eq!(SealedMapping::parse(whole, 8192).unwrap()[..], [0; 8192]);
@@ -247,14 +215,9 @@ fn a_sparse_sealed_file_is_refused() {
 
 #[test]
 fn a_size_is_held_against_the_promise() {
-    let too_small = |promised| Refusal::TooSmall {
-        found: 8192,
-        promised,
-    };
+    let too_small = |promised| Refusal::TooSmall { found: 8192, promised };
     for promised in [8193, 1 << 20, i64::MAX as u64, 1 << 63, u64::MAX] {
-        let refused = PeerMemfd::parse(memory_file(FILL), promised)
-            .unwrap_err()
-            .refusal;
+        let refused = PeerMemfd::parse(memory_file(FILL), promised).unwrap_err().refusal;
         assert_eq!(refused, too_small(promised));
     }
     for promised in [0, 1, 4095, 4097, 8192] {
@@ -265,13 +228,7 @@ fn a_size_is_held_against_the_promise() {
     }
     let sealed = memory_file(FILL.union(SealFlags::WRITE));
     let refused = SealedMapping::parse(sealed, 8191).unwrap_err().refusal;
-    assert_eq!(
-        refused,
-        Refusal::TooLarge {
-            found: 8192,
-            limit: 8191
-        }
-    );
+    assert_eq!(refused, Refusal::TooLarge { found: 8192, limit: 8191 });
 }
 
 #[test]
@@ -280,19 +237,9 @@ fn writing_stays_within_the_promise() {
     let file = PeerMemfd::parse(descriptor.try_clone().unwrap(), 6144).unwrap();
     file.write_all_at(0, &[1; 6144]).unwrap();
     file.write_all_at(6144, &[]).unwrap();
-    for (offset, bytes) in [
-        (6144, 1),
-        (6143, 2),
-        (0, 6145),
-        (usize::MAX, 1),
-        (usize::MAX, 6144),
-    ] {
+    for (offset, bytes) in [(6144, 1), (6143, 2), (0, 6145), (usize::MAX, 1), (usize::MAX, 6144)] {
         let refused = file.write_all_at(offset, &vec![2; bytes]).unwrap_err();
-        assert_eq!(
-            refused.kind(),
-            std::io::ErrorKind::InvalidInput,
-            "{bytes} at {offset}"
-        );
+        assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput, "{bytes} at {offset}");
     }
     let mut found = [9; 8192];
     assert_eq!(rustix::io::pread(&descriptor, &mut found, 0).unwrap(), 8192);
@@ -304,20 +251,14 @@ fn writing_stays_within_the_promise() {
 #[test]
 fn a_hole_under_a_mapping_is_filled_again() {
     let descriptor = memory_file(FILL);
-    let mapping = PeerMemfd::parse(descriptor.try_clone().unwrap(), 8192)
-        .unwrap()
-        .map()
-        .unwrap();
+    let mapping = PeerMemfd::parse(descriptor.try_clone().unwrap(), 8192).unwrap().map().unwrap();
     for value in 1..4 {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&descriptor, mode, 0, 8192).unwrap();
         mapping.fill(0..8192, value, Store::Ordinary);
         assert_eq!(mapping.sum(0..8192, 1), 8192 * u64::from(value));
     }
-    assert!(
-        rustix::fs::ftruncate(&descriptor, 0).is_err(),
-        "it can't be cut"
-    );
+    assert!(rustix::fs::ftruncate(&descriptor, 0).is_err(), "it can't be cut");
 }
 
 #[test]
@@ -332,6 +273,4 @@ fn a_memory_file_of_ours_is_what_peers_take() {
     }
 }
 
-const FILL: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::SEAL);
+const FILL: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);

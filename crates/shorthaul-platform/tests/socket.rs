@@ -18,12 +18,7 @@ fn send(
     bytes: &[u8],
     descriptors: &[BorrowedFd<'_>],
 ) -> std::io::Result<usize> {
-    socket::send(
-        socket.as_fd(),
-        &[IoSlice::new(bytes)],
-        descriptors,
-        Wait::Never,
-    )
+    socket::send(socket.as_fd(), &[IoSlice::new(bytes)], descriptors, Wait::Never)
 }
 
 /// Sends without the bound that the library keeps.
@@ -57,9 +52,7 @@ fn as_many_as_allowed_arrive_close_on_exec() {
         let mut buffer = [0; 10];
         let (bytes, arrived) = receive(&theirs, &mut buffer);
         assert_eq!((bytes, count(&arrived)), (3, descriptors));
-        let Descriptors::Arrived(list) = arrived else {
-            panic!()
-        };
+        let Descriptors::Arrived(list) = arrived else { panic!() };
         for descriptor in &list {
             let flags = rustix::io::fcntl_getfd(descriptor).unwrap();
             assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
@@ -94,10 +87,7 @@ fn more_than_allowed_are_not_taken() {
         send_raw(&ours, b"abc", &vec![ours.as_fd(); descriptors]);
         let (bytes, arrived) = receive(&theirs, &mut [0; 10]);
         assert_eq!(bytes, 3);
-        assert!(
-            matches!(arrived, Descriptors::TooMany(_)),
-            "{descriptors}: {arrived:?}"
-        );
+        assert!(matches!(arrived, Descriptors::TooMany(_)), "{descriptors}: {arrived:?}");
     }
 }
 

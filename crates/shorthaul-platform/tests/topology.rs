@@ -1,8 +1,5 @@
 //! The CPU trees of recorded machines, counted against hwloc's own counts.
-#![allow(
-    clippy::unwrap_used,
-    reason = "a test that cannot set itself up has failed"
-)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,9 +12,7 @@ use shorthaul_platform::topology::{Counts, Topology};
 /// The recorded machines by their folders. They are thousands of small files, which are unpacked
 /// into memory where that is possible.
 static MACHINES: LazyLock<HashMap<String, Topology>> = LazyLock::new(|| {
-    let folder = tempfile::tempdir_in("/dev/shm")
-        .or_else(|_| tempfile::tempdir())
-        .unwrap();
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let mut tar = Command::new("tar");
     tar.arg("-xzf").arg(data().join("machines.tar.gz"));
     tar.arg("-C").arg(folder.path()).arg("--no-same-owner");
@@ -62,40 +57,22 @@ fn every_machine_is_counted_as_hwloc_counts_it() {
 fn cpus_are_left_out_for_the_reason_that_the_machine_gives() {
     let left_out = |machine: &str| {
         let topology = &MACHINES[machine];
-        (
-            topology.offline().to_string(),
-            topology.disallowed().to_string(),
-        )
+        (topology.offline().to_string(), topology.disallowed().to_string())
     };
-    assert_eq!(
-        left_out("16amd64-8n2c-cpusets"),
-        ("4".into(), "7-11".into())
-    );
-    assert_eq!(
-        left_out("16em64t-4s2ca2c-cpusetreorder"),
-        (String::new(), "0-1,12,14-15".into())
-    );
+    assert_eq!(left_out("16amd64-8n2c-cpusets"), ("4".into(), "7-11".into()));
+    assert_eq!(left_out("16em64t-4s2ca2c-cpusetreorder"), (String::new(), "0-1,12,14-15".into()));
     assert_eq!(left_out("4fake-4gr1nu1pu"), (String::new(), "2-3".into()));
-    assert_eq!(
-        left_out("offline-cpu0-node0"),
-        ("0-3,21-23".into(), String::new())
-    );
+    assert_eq!(left_out("offline-cpu0-node0"), ("0-3,21-23".into(), String::new()));
 }
 
 #[test]
 fn labels_are_the_machines_and_places_are_dense() {
     let arm = &MACHINES["128arm-2pa2n8cluster4co"];
     let last = &arm.cpus()[127];
-    assert_eq!(
-        (last.package, last.die, last.node),
-        (Some(8442), None, Some(3))
-    );
+    assert_eq!((last.package, last.die, last.node), (Some(8442), None, Some(3)));
     assert_eq!(last.place().to_string(), "S1C63T0");
     let hybrid = &MACHINES["20em64t-hybrid-1p6c2t+2ca4co1t"];
-    let places: Vec<_> = hybrid.cpus()[11..13]
-        .iter()
-        .map(|cpu| cpu.place().to_string())
-        .collect();
+    let places: Vec<_> = hybrid.cpus()[11..13].iter().map(|cpu| cpu.place().to_string()).collect();
     assert_eq!(places, ["S0C5T1", "S0C6T0"]);
     let split = &MACHINES["16em64t-4s2c2t"];
     assert_eq!(split.cpus()[13].place().to_string(), "S1C1T1");

@@ -6,19 +6,14 @@ use std::fs::File;
 use shorthaul::{DirectClient, InboundCall, Server, Status};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let name = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "Cargo.toml".into());
+    let name = std::env::args().nth(1).unwrap_or_else(|| "Cargo.toml".into());
     let socket = std::env::temp_dir().join(format!("shorthaul-blob-{}.sock", std::process::id()));
     let file = File::open(&name)?;
     let file_bytes = file.metadata()?.len();
 
     // The server answers "read", whose request is an offset, with what the file has from there.
     let read = move |call: &mut InboundCall| -> Result<(), Status> {
-        let offset = call
-            .request()
-            .first_chunk()
-            .map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let offset = call.request().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let left = file_bytes.saturating_sub(offset);
         let bytes = left.min(call.payload_bytes_max()) as usize;
         call.payload(bytes)?.copy_from_file(&file, offset, bytes)?;
@@ -33,12 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while offset < file_bytes {
         let request = offset.to_le_bytes();
         let reply = client.call("read").request(&request).into(buffer).send()?;
-        println!(
-            "{} bytes at {offset} by {}, sum {}",
-            reply.len(),
-            reply.lane(),
-            reply.sum(1)
-        );
+        println!("{} bytes at {offset} by {}, sum {}", reply.len(), reply.lane(), reply.sum(1));
         offset += reply.len() as u64;
         buffer = reply.into_buffer().ok_or("the buffer comes back")?;
     }

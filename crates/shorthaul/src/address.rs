@@ -21,10 +21,7 @@ pub(crate) fn check_path(path: &Path) -> Result<()> {
     } else {
         return Ok(());
     };
-    Err(Error::Misuse(format!(
-        "{} can't be the path of a socket: {trouble}",
-        path.display()
-    )))
+    Err(Error::Misuse(format!("{} can't be the path of a socket: {trouble}", path.display())))
 }
 
 /// Longest path of a socket, in bytes: what sockaddr_un holds, less its terminator.

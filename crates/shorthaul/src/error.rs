@@ -82,11 +82,7 @@ pub struct Status {
 impl Status {
     /// A failure of kind `code`.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-            bytes_needed: None,
-        }
+        Self { code, message: message.into(), bytes_needed: None }
     }
 }
 
@@ -155,10 +151,7 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn io(context: impl Into<String>, source: io::Error) -> Self {
-        Self::Io {
-            context: context.into(),
-            source,
-        }
+        Self::Io { context: context.into(), source }
     }
 
     /// The canonical code that says this best.
@@ -193,10 +186,7 @@ impl Error {
 
     /// Whether the connection is of no use any more.
     pub fn closes_connection(&self) -> bool {
-        matches!(
-            self,
-            Self::ConnectionLost(_) | Self::PeerMisbehaved(_) | Self::PeerRefused(_)
-        )
+        matches!(self, Self::ConnectionLost(_) | Self::PeerMisbehaved(_) | Self::PeerRefused(_))
     }
 }
 

@@ -26,15 +26,8 @@ struct State<C> {
 impl<C> Inbox<C> {
     /// An inbox whose bell is an event with `token`.
     pub(crate) fn new(registry: &Registry, token: Token) -> io::Result<Self> {
-        let state = State {
-            commands: Vec::new(),
-            is_asleep: false,
-            is_closed: false,
-        };
-        Ok(Self {
-            state: Mutex::new(state),
-            bell: Waker::new(registry, token)?,
-        })
+        let state = State { commands: Vec::new(), is_asleep: false, is_closed: false };
+        Ok(Self { state: Mutex::new(state), bell: Waker::new(registry, token)? })
     }
 
     /// Adds a command of a kind whose number is bounded elsewhere; gives it back when the reactor
@@ -127,8 +120,7 @@ mod tests {
             inbox.take(&mut taken);
             all.append(&mut taken);
             if all.len() < wanted && inbox.fall_asleep() {
-                poll.poll(&mut events, Some(Duration::from_secs(5)))
-                    .unwrap();
+                poll.poll(&mut events, Some(Duration::from_secs(5))).unwrap();
                 inbox.wake_up();
                 assert!(!events.is_empty(), "a wake-up was lost");
             }

@@ -43,11 +43,7 @@ pub struct UserLimits {
 
 impl Default for UserLimits {
     fn default() -> Self {
-        Self {
-            connections_max: 4096,
-            regions_max: 4096,
-            region_bytes_max: 64 << 30,
-        }
+        Self { connections_max: 4096, regions_max: 4096, region_bytes_max: 64 << 30 }
     }
 }
 

@@ -27,10 +27,7 @@ struct Spare {
 
 impl Default for Spare {
     fn default() -> Self {
-        Self {
-            bytes: 0,
-            classes: std::array::from_fn(|_| Vec::new()),
-        }
+        Self { bytes: 0, classes: std::array::from_fn(|_| Vec::new()) }
     }
 }
 
@@ -50,11 +47,7 @@ impl MemoryPool {
             Some(memory) => memory,
             None => PrivateMemory::new(block_bytes)?,
         };
-        Ok(PooledMemory {
-            memory: Some(memory),
-            bytes,
-            pool: Arc::clone(self),
-        })
+        Ok(PooledMemory { memory: Some(memory), bytes, pool: Arc::clone(self) })
     }
 
     fn pop(&self, block_bytes: usize) -> Option<PrivateMemory> {
@@ -145,9 +138,7 @@ mod tests {
     #[test]
     fn keeps_no_more_than_its_bound() {
         let pool = Arc::new(MemoryPool::default());
-        let many: Vec<_> = (0..POOL_BLOCKS_MAX + 5)
-            .map(|_| pool.take(1).unwrap())
-            .collect();
+        let many: Vec<_> = (0..POOL_BLOCKS_MAX + 5).map(|_| pool.take(1).unwrap()).collect();
         drop(many);
         assert_eq!(pool.lock().bytes, POOL_BLOCKS_MAX * page_bytes());
         drop(pool.take(POOL_BYTES_MAX + 1).unwrap());

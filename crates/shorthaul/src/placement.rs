@@ -77,12 +77,7 @@ impl Placement {
             Self::EveryHopCrossesSocket => cores.every_hop_crosses_socket(),
         }?
         .map(Cpu::clone);
-        Some(Assignment {
-            client,
-            client_reactor,
-            server_reactor,
-            worker,
-        })
+        Some(Assignment { client, client_reactor, server_reactor, worker })
     }
 
     /// What the placement needs, and what this machine has: `needs two packages; this machine
@@ -106,17 +101,11 @@ impl Placement {
             }
             _ => format!("has {found}"),
         };
-        format!(
-            "needs {needed}; this machine {found}{}",
-            reservation(topology)
-        )
+        format!("needs {needed}; this machine {found}{}", reservation(topology))
     }
 
     const fn crosses_sockets(self) -> bool {
-        matches!(
-            self,
-            Self::ClientServerCrossSocket | Self::EveryHopCrossesSocket
-        )
+        matches!(self, Self::ClientServerCrossSocket | Self::EveryHopCrossesSocket)
     }
 }
 
@@ -130,9 +119,7 @@ impl FromStr for Placement {
     type Err = UnknownPlacement;
 
     fn from_str(name: &str) -> Result<Self, UnknownPlacement> {
-        let known = Self::ALL
-            .into_iter()
-            .find(|placement| placement.name() == name);
+        let known = Self::ALL.into_iter().find(|placement| placement.name() == name);
         known.ok_or_else(|| UnknownPlacement(name.to_owned()))
     }
 }
@@ -159,12 +146,7 @@ impl Assignment {
     /// The four CPUs in the order of the fields.
     #[must_use]
     pub const fn cpus(&self) -> [&Cpu; 4] {
-        [
-            &self.client,
-            &self.client_reactor,
-            &self.server_reactor,
-            &self.worker,
-        ]
+        [&self.client, &self.client_reactor, &self.server_reactor, &self.worker]
     }
 }
 
@@ -218,9 +200,7 @@ impl<'a> Cores<'a> {
     fn neighbours<const N: usize>(&self) -> Option<[&'a Cpu; N]> {
         let closest = self.sharing(|cpu| (cpu.socket_index, cpu.node, cpu.die));
         let closer = || self.sharing(|cpu| (cpu.socket_index, cpu.node));
-        closest
-            .or_else(closer)
-            .or_else(|| self.sharing(|cpu| cpu.socket_index))
+        closest.or_else(closer).or_else(|| self.sharing(|cpu| cpu.socket_index))
     }
 
     /// The first N cores for which the key is the same, of the first key that has as many.
@@ -229,9 +209,7 @@ impl<'a> Cores<'a> {
         for &core in &self.0 {
             groups.entry(key(core)).or_default().push(core);
         }
-        let groups = groups
-            .into_values()
-            .filter_map(|group| group.first_chunk().copied());
+        let groups = groups.into_values().filter_map(|group| group.first_chunk().copied());
         groups.min_by_key(|group: &[&Cpu; N]| group[0].place())
     }
 
@@ -242,11 +220,7 @@ impl<'a> Cores<'a> {
     }
 
     fn most_in_a_package(&self) -> usize {
-        self.packages(0)
-            .iter()
-            .map(|cores| cores.len())
-            .max()
-            .unwrap_or(0)
+        self.packages(0).iter().map(|cores| cores.len()).max().unwrap_or(0)
     }
 }
 
@@ -255,10 +229,7 @@ fn names() -> String {
 }
 
 fn reservation(topology: &Topology) -> &'static str {
-    match (
-        topology.offline().is_empty(),
-        topology.disallowed().is_empty(),
-    ) {
+    match (topology.offline().is_empty(), topology.disallowed().is_empty()) {
         (true, true) => "",
         (false, true) => " (not counting the CPUs that are offline)",
         (true, false) => " (not counting the CPUs that this process may not use)",
@@ -327,13 +298,8 @@ mod tests {
     #[test]
     fn packages_of_one_core_are_not_shared_by_two_threads() {
         let topology = machine(2, 1, 4);
-        let expected = places([
-            "S0C0T0 S0C0T0 S0C0T0 S0C0T0",
-            "",
-            "S0C0T0 S0C0T0 S1C0T0 S1C0T0",
-            "",
-            "",
-        ]);
+        let expected =
+            places(["S0C0T0 S0C0T0 S0C0T0 S0C0T0", "", "S0C0T0 S0C0T0 S1C0T0 S1C0T0", "", ""]);
         assert_eq!(assigned(&topology), expected);
     }
 
@@ -349,15 +315,11 @@ mod tests {
         };
         let cpus = [(9, 0, 0), (12, 0, 1), (20, 0, 1), (3, 1, 0)];
         let topology = |count| {
-            let cpus = cpus[..count]
-                .iter()
-                .map(|&(id, node, die)| described(id, node, die));
+            let cpus = cpus[..count].iter().map(|&(id, node, die)| described(id, node, die));
             Topology::from_cpus(cpus.collect())
         };
         let ids = |count| {
-            let found = Placement::ClientServerCrossCore
-                .assign(&topology(count))
-                .unwrap();
+            let found = Placement::ClientServerCrossCore.assign(&topology(count)).unwrap();
             (found.client.id, found.worker.id)
         };
         assert_eq!(ids(4), (12, 20));
@@ -366,10 +328,7 @@ mod tests {
 
     #[test]
     fn a_machine_that_names_nothing_is_one_package_of_cores() {
-        let unnamed = |id| CpuDescription {
-            id,
-            ..CpuDescription::default()
-        };
+        let unnamed = |id| CpuDescription { id, ..CpuDescription::default() };
         let topology = Topology::from_cpus((0..4).map(unnamed).collect());
         let found = Placement::EveryHopCrossesCore.assign(&topology).unwrap();
         assert_eq!(found.to_string(), "S0C0T0 S0C1T0 S0C2T0 S0C3T0");
@@ -378,11 +337,7 @@ mod tests {
 
     #[test]
     fn a_cpu_of_an_unknown_package_is_in_no_other() {
-        let known = |id| CpuDescription {
-            id,
-            package: Some(0),
-            ..CpuDescription::default()
-        };
+        let known = |id| CpuDescription { id, package: Some(0), ..CpuDescription::default() };
         let unknown = CpuDescription::default();
         let topology = Topology::from_cpus(vec![unknown, known(1), known(2)]);
         let found = Placement::ClientServerCrossCore.assign(&topology).unwrap();
@@ -394,37 +349,19 @@ mod tests {
     fn what_is_missing_is_said() {
         let why_not = |topology: &Topology| Placement::ALL.map(|found| found.why_not(topology));
         let laptop = why_not(&machine(1, 1, 2));
-        assert_eq!(
-            laptop[1],
-            "needs two cores in one package; this machine has 1"
-        );
+        assert_eq!(laptop[1], "needs two cores in one package; this machine has 1");
         assert_eq!(laptop[2], "needs two packages; this machine has 1");
         assert_eq!(laptop[3], "needs four cores; this machine has 1");
-        assert_eq!(
-            laptop[4],
-            "needs two packages of two cores or more; this machine has none"
-        );
-        assert_eq!(
-            why_not(&machine(0, 0, 1))[0],
-            "needs a CPU; this machine has none"
-        );
-        let unnamed = CpuDescription {
-            id: 0,
-            ..CpuDescription::default()
-        };
+        assert_eq!(laptop[4], "needs two packages of two cores or more; this machine has none");
+        assert_eq!(why_not(&machine(0, 0, 1))[0], "needs a CPU; this machine has none");
+        let unnamed = CpuDescription { id: 0, ..CpuDescription::default() };
         let unnamed = why_not(&Topology::from_cpus(vec![unnamed]));
-        assert_eq!(
-            unnamed[2],
-            "needs two packages; this machine names no packages"
-        );
+        assert_eq!(unnamed[2], "needs two packages; this machine names no packages");
     }
 
     #[test]
     fn no_cpu_is_no_placement() {
-        assert_eq!(
-            assigned(&Topology::from_cpus(Vec::new())),
-            [const { None }; 5]
-        );
+        assert_eq!(assigned(&Topology::from_cpus(Vec::new())), [const { None }; 5]);
     }
 
     #[test]
@@ -434,9 +371,7 @@ mod tests {
         }
         let error = "same-core".parse::<Placement>().unwrap_err();
         assert!(
-            error
-                .to_string()
-                .starts_with("no placement is called \"same-core\"; there are all-")
+            error.to_string().starts_with("no placement is called \"same-core\"; there are all-")
         );
     }
 }

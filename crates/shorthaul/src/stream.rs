@@ -64,12 +64,8 @@ pub(crate) fn receive_with(
         Descriptors::TooMany(list) => (Arrival::TooMany(list), false),
     };
     let bytes = received.bytes;
-    link.received(bytes, arrival, now())
-        .map_err(ReceiveError::Violation)?;
-    Ok(Read {
-        bytes,
-        is_drained: none_came && bytes < room,
-    })
+    link.received(bytes, arrival, now()).map_err(ReceiveError::Violation)?;
+    Ok(Read { bytes, is_drained: none_came && bytes < room })
 }
 
 /// Writes until there is nothing to write, the socket takes no more, or `bytes_max` bytes or more

@@ -29,13 +29,8 @@ pub(crate) struct Reaper {
 impl Reaper {
     pub(crate) fn start(name: &str) -> io::Result<Self> {
         let (graves, burials) = sync_channel(REAPER_QUEUE_MAX);
-        let thread = thread::Builder::new()
-            .name(name.into())
-            .spawn(move || drop_all(&burials))?;
-        Ok(Self {
-            graves: Some(graves),
-            thread: Some(thread),
-        })
+        let thread = thread::Builder::new().name(name.into()).spawn(move || drop_all(&burials))?;
+        Ok(Self { graves: Some(graves), thread: Some(thread) })
     }
 
     /// Drops `remains` elsewhere; or here, if too much waits for that already.

@@ -62,14 +62,8 @@ fn report(faults: &[String]) {
 
 #[test]
 fn files_begin_with_what_they_are() {
-    let without = sources()
-        .into_iter()
-        .filter(|source| !source.text.starts_with("//!"));
-    report(
-        &without
-            .map(|source| source.path.display().to_string())
-            .collect::<Vec<_>>(),
-    );
+    let without = sources().into_iter().filter(|source| !source.text.starts_with("//!"));
+    report(&without.map(|source| source.path.display().to_string()).collect::<Vec<_>>());
 }
 
 #[test]
@@ -83,10 +77,7 @@ fn lines_functions_and_files_are_short() {
         }
         for (index, line) in lines.iter().enumerate() {
             if line.chars().count() > LINE_CHARS_MAX {
-                faults.push(format!(
-                    "{path}:{}: over {LINE_CHARS_MAX} characters",
-                    index + 1
-                ));
+                faults.push(format!("{path}:{}: over {LINE_CHARS_MAX} characters", index + 1));
             }
         }
         for (start, count) in functions(&lines) {
@@ -123,14 +114,7 @@ fn functions(lines: &[&str]) -> Vec<(usize, usize)> {
 
 #[test]
 fn nothing_is_left_undone() {
-    let words = [
-        "todo!",
-        "unimplemented!",
-        "dbg!(",
-        "FIXME",
-        "XXX",
-        "#[ignore",
-    ];
+    let words = ["todo!", "unimplemented!", "dbg!(", "FIXME", "XXX", "#[ignore"];
     let mut faults = Vec::new();
     for Source { path, text } in sources() {
         if path.ends_with("tests/tidy.rs") {
@@ -146,10 +130,7 @@ fn nothing_is_left_undone() {
 fn unsafe_code_is_on_the_floor() {
     for name in ["shorthaul/src/lib.rs", "shorthaul-cli/src/main.rs"] {
         let text = fs::read_to_string(root().join("crates").join(name)).unwrap();
-        assert!(
-            text.contains("#![forbid(unsafe_code)]"),
-            "{name} doesn't forbid unsafe code"
-        );
+        assert!(text.contains("#![forbid(unsafe_code)]"), "{name} doesn't forbid unsafe code");
     }
 }
 
@@ -163,17 +144,12 @@ fn modules_use_only_lower_ones() {
         };
         let rank = layer(inside.iter().next().unwrap().to_str().unwrap());
         for used in text.split("crate::").skip(1) {
-            let name: String = used
-                .chars()
-                .take_while(|c| c.is_alphanumeric() || *c == '_')
-                .collect();
+            let name: String =
+                used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
             // Items re-exported at the root are used from outside only.
             let is_upward = LAYERS.contains(&name.as_str()) && layer(&name) > rank;
             if is_upward {
-                faults.push(format!(
-                    "{} uses {name}, which is above it",
-                    inside.display()
-                ));
+                faults.push(format!("{} uses {name}, which is above it", inside.display()));
             }
         }
     }
@@ -195,9 +171,7 @@ fn the_architecture_names_every_module() {
             let path = entry.unwrap().path();
             let name = path.file_stem().unwrap().to_str().unwrap();
             if !["lib", "main"].contains(&name) && !text.contains(name) {
-                faults.push(format!(
-                    "ARCHITECTURE.md doesn't say what {crate_name} {name} is"
-                ));
+                faults.push(format!("ARCHITECTURE.md doesn't say what {crate_name} {name} is"));
             }
         }
     }
@@ -210,9 +184,7 @@ fn no_page_size_is_assumed() {
     let memory = root().join("crates/shorthaul-platform/src/memory");
     for Source { path, text } in sources() {
         if path.starts_with(&memory) {
-            let code = text
-                .lines()
-                .filter(|line| !line.trim_start().starts_with("//"));
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
             let code = code.take_while(|line| !line.contains("#[cfg(test)]"));
             let assumed = code.filter(|line| line.contains("4096") || line.contains("4_096"));
             faults.extend(assumed.map(|line| format!("{}: {line}", path.display())));

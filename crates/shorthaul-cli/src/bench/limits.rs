@@ -45,11 +45,8 @@ pub(crate) fn hand_over(
 ) -> Result<f64> {
     let (memory, warm) = buffers(bytes, source)?;
     let flags = Memfd::create_backed("shorthaul-bench-flags", FLAGS_BYTES)?.map()?;
-    let flags = Flags {
-        flags: &flags,
-        sleeps: consumer == producer,
-        stop: &AtomicBool::new(false),
-    };
+    let flags =
+        Flags { flags: &flags, sleeps: consumer == producer, stop: &AtomicBool::new(false) };
     let (memory, warm, flags) = (&memory, warm.as_deref(), &flags);
     thread::scope(|scope| {
         let producing = scope.spawn(move || {
@@ -62,10 +59,7 @@ pub(crate) fn hand_over(
         flags.stop.store(true, Ordering::Relaxed);
         flags.wake_both();
         let produced = producing.join();
-        ensure!(
-            matches!(produced, Ok(Ok(()))),
-            "the producer of the hand-over limit failed"
-        );
+        ensure!(matches!(produced, Ok(Ok(()))), "the producer of the hand-over limit failed");
         consumed.map(|seconds_each| megabytes_per_second(bytes, seconds_each))
     })
 }
@@ -105,10 +99,7 @@ impl Flags<'_> {
         repeat(time, || {
             turn = turn.wrapping_add(1);
             self.set(ASKED, turn)?;
-            ensure!(
-                self.wait(MADE, turn.wrapping_sub(1), Some(by)),
-                "no hand-over in time"
-            );
+            ensure!(self.wait(MADE, turn.wrapping_sub(1), Some(by)), "no hand-over in time");
             if let Some(stride) = consume.stride() {
                 let sum = memory.sum(0..memory.len(), stride);
                 let count = memory.len().div_ceil(stride) as u64;
@@ -121,11 +112,7 @@ impl Flags<'_> {
 
     fn set(&self, word: usize, value: u32) -> std::io::Result<()> {
         self.flags.word(word).store(value);
-        if self.sleeps {
-            self.flags.word(word).wake_one()
-        } else {
-            Ok(())
-        }
+        if self.sleeps { self.flags.word(word).wake_one() } else { Ok(()) }
     }
 
     /// Waits until the word is not `old` any more; false when it is over.
@@ -164,9 +151,7 @@ fn buffers(bytes: usize, source: Source) -> Result<(SharedMapping, Option<Privat
         Source::Fill => None,
         Source::Warm => {
             let mut warm = PrivateMemory::new(warm_bytes(bytes))?;
-            warm.iter_mut()
-                .enumerate()
-                .for_each(|(at, byte)| *byte = warm_byte(at));
+            warm.iter_mut().enumerate().for_each(|(at, byte)| *byte = warm_byte(at));
             Some(warm)
         }
     };

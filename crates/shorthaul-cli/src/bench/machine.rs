@@ -41,10 +41,7 @@ impl fmt::Display for Machine {
         let governor = self.governor.as_deref().unwrap_or("none");
         let huge = self.shmem_huge_pages.as_deref().unwrap_or("unknown");
         let count = self.mitigations.len();
-        write!(
-            f,
-            ", governor {governor}, shmem huge pages {huge}, {count} mitigations"
-        )
+        write!(f, ", governor {governor}, shmem huge pages {huge}, {count} mitigations")
     }
 }
 
@@ -79,9 +76,7 @@ fn chosen(choices: &str) -> Option<String> {
 }
 
 fn read(path: &str) -> Option<String> {
-    fs::read_to_string(path)
-        .ok()
-        .map(|text| text.trim().to_owned())
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
 #[cfg(test)]

@@ -32,88 +32,29 @@ pub(crate) enum Memory {
 impl Method {
     /// All of them, in the order of the table.
     pub(crate) const ALL: [Self; 12] = [
-        fd(
-            "fd(s-write)",
-            Memory::Fresh,
-            FillMethod::Write,
-            false,
-            false,
-        ),
+        fd("fd(s-write)", Memory::Fresh, FillMethod::Write, false, false),
         fd("fd(s-mmap)", Memory::Fresh, FillMethod::Map, false, false),
         fd("fd(s-mmap,nt)", Memory::Fresh, FillMethod::Map, false, true),
-        fd(
-            "fd(s-mmap,s-reuse)",
-            Memory::Fresh,
-            FillMethod::Map,
-            true,
-            false,
-        ),
-        fd(
-            "fd(s-mmap,s-reuse,nt)",
-            Memory::Fresh,
-            FillMethod::Map,
-            true,
-            true,
-        ),
-        fd(
-            "fd(s-write,c-reuse)",
-            Memory::Reused,
-            FillMethod::Write,
-            false,
-            false,
-        ),
-        fd(
-            "fd(s-mmap,c-reuse)",
-            Memory::Reused,
-            FillMethod::Map,
-            false,
-            false,
-        ),
-        fd(
-            "fd(s-mmap,c-reuse,nt)",
-            Memory::Reused,
-            FillMethod::Map,
-            false,
-            true,
-        ),
-        fd(
-            "fd(s-mmap,c-reuse,s-reuse)",
-            Memory::Reused,
-            FillMethod::Map,
-            true,
-            false,
-        ),
-        fd(
-            "fd(s-mmap,c-reuse,s-reuse,nt)",
-            Memory::Reused,
-            FillMethod::Map,
-            true,
-            true,
-        ),
+        fd("fd(s-mmap,s-reuse)", Memory::Fresh, FillMethod::Map, true, false),
+        fd("fd(s-mmap,s-reuse,nt)", Memory::Fresh, FillMethod::Map, true, true),
+        fd("fd(s-write,c-reuse)", Memory::Reused, FillMethod::Write, false, false),
+        fd("fd(s-mmap,c-reuse)", Memory::Reused, FillMethod::Map, false, false),
+        fd("fd(s-mmap,c-reuse,nt)", Memory::Reused, FillMethod::Map, false, true),
+        fd("fd(s-mmap,c-reuse,s-reuse)", Memory::Reused, FillMethod::Map, true, false),
+        fd("fd(s-mmap,c-reuse,s-reuse,nt)", Memory::Reused, FillMethod::Map, true, true),
         fd("sidecar", Memory::Socket, FillMethod::Map, false, false),
         fd("sidecar,nt", Memory::Socket, FillMethod::Map, false, true),
     ];
 
     /// Its number between the two processes of the bench.
     pub(crate) fn number(&self) -> u8 {
-        Self::ALL
-            .iter()
-            .position(|method| method == self)
-            .map_or(u8::MAX, |index| index as u8)
+        Self::ALL.iter().position(|method| method == self).map_or(u8::MAX, |index| index as u8)
     }
 
     /// What the server does for it.
     pub(crate) fn policy(&self) -> FillPolicy {
-        let store = if self.streams {
-            Store::streaming_or_ordinary()
-        } else {
-            Store::Ordinary
-        };
-        FillPolicy {
-            method: self.fill,
-            keep_mapping: self.keeps_mapping,
-            store,
-        }
+        let store = if self.streams { Store::streaming_or_ordinary() } else { Store::Ordinary };
+        FillPolicy { method: self.fill, keep_mapping: self.keeps_mapping, store }
     }
 
     /// The lane that its payloads must take.
@@ -151,13 +92,7 @@ const fn fd(
     keeps_mapping: bool,
     streams: bool,
 ) -> Method {
-    Method {
-        name,
-        memory,
-        fill,
-        keeps_mapping,
-        streams,
-    }
+    Method { name, memory, fill, keeps_mapping, streams }
 }
 
 impl fmt::Display for Method {
@@ -259,10 +194,6 @@ mod tests {
             assert_eq!(method.number(), number as u8);
             assert_eq!(method.name.parse(), Ok(method));
         }
-        assert!(
-            "fd".parse::<Method>()
-                .unwrap_err()
-                .contains("fd(s-mmap,c-reuse,s-reuse)")
-        );
+        assert!("fd".parse::<Method>().unwrap_err().contains("fd(s-mmap,c-reuse,s-reuse)"));
     }
 }

@@ -111,9 +111,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<()> {
     let report = Report {
         machine: machine::Machine::read(&plan.topology),
         command_line: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
-        date: jiff::Timestamp::now()
-            .strftime("%Y-%m-%d %H:%M UTC")
-            .to_string(),
+        date: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string(),
         version: env!("CARGO_PKG_VERSION"),
         source: plan.source,
         consume: plan.consume,

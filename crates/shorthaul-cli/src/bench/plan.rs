@@ -27,22 +27,14 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn new(args: &RpcArgs) -> Result<Self> {
         let topology = Topology::read().context("cannot read the CPUs of this machine")?;
-        let seconds = args
-            .seconds
-            .unwrap_or(if args.quick { QUICK } else { DEFAULT });
+        let seconds = args.seconds.unwrap_or(if args.quick { QUICK } else { DEFAULT });
         ensure!(
             seconds.is_finite() && (0.0..=SECONDS_MAX).contains(&seconds),
             "--seconds {seconds}: give between 0 and {SECONDS_MAX} seconds"
         );
-        let placements = if args.placements.is_empty() {
-            &Placement::ALL[..]
-        } else {
-            &args.placements
-        };
-        let methods = args
-            .methods
-            .as_ref()
-            .map_or(&Method::ALL[..], |methods| &methods.0);
+        let placements =
+            if args.placements.is_empty() { &Placement::ALL[..] } else { &args.placements };
+        let methods = args.methods.as_ref().map_or(&Method::ALL[..], |methods| &methods.0);
         Ok(Self {
             topology,
             placements: without_repeats(placements),
@@ -57,9 +49,7 @@ impl Plan {
 
     /// Whether there is anything to run on this machine.
     pub(crate) fn is_possible(&self) -> bool {
-        self.placements
-            .iter()
-            .any(|placement| placement.assign(&self.topology).is_some())
+        self.placements.iter().any(|placement| placement.assign(&self.topology).is_some())
     }
 }
 
@@ -70,11 +60,7 @@ pub(crate) fn parse_payload(text: &str) -> Result<usize> {
         Err(error) => bail!("{error}; write it like 4095, 4KiB or 1MiB"),
     };
     let max = PAYLOAD_MAX;
-    ensure!(
-        size.as_u64() <= max,
-        "at most {} make a payload here",
-        ByteSize(max).display().iec()
-    );
+    ensure!(size.as_u64() <= max, "at most {} make a payload here", ByteSize(max).display().iec());
     Ok(size.as_u64() as usize)
 }
 
@@ -116,12 +102,7 @@ mod tests {
         assert_eq!(parse_payload("1MiB").unwrap(), 1 << 20);
         assert_eq!(parse_payload("0").unwrap(), 0);
         assert_eq!(parse_payload("4095").unwrap(), 4095);
-        assert!(
-            parse_payload("a lot")
-                .unwrap_err()
-                .to_string()
-                .contains("4KiB")
-        );
+        assert!(parse_payload("a lot").unwrap_err().to_string().contains("4KiB"));
         assert!(parse_payload("1TiB").is_err());
         assert_eq!(format_bytes(1 << 20), "1 MiB");
         assert_eq!(format_bytes(4095), "4095 B");

@@ -26,8 +26,7 @@ impl Progress {
     }
 
     pub(crate) fn step(&self, what: &str, left: Duration) {
-        self.bar
-            .set_message(format!("{:.0} s left · {what}", left.as_secs_f64().ceil()));
+        self.bar.set_message(format!("{:.0} s left · {what}", left.as_secs_f64().ceil()));
         self.bar.inc(1);
     }
 

@@ -112,15 +112,10 @@ impl Payload {
     pub(crate) fn best(&self, mode: Option<Mode>) -> Option<&Cell> {
         let in_mode = |cell: &&Cell| mode.is_none_or(|mode| cell.mode == mode);
         let speed = |cell: &&Cell| cell.microseconds_per_call.median;
-        self.cells
-            .iter()
-            .filter(in_mode)
-            .min_by(|a, b| speed(a).total_cmp(&speed(b)))
+        self.cells.iter().filter(in_mode).min_by(|a, b| speed(a).total_cmp(&speed(b)))
     }
 
     pub(crate) fn cell(&self, method: &Method, mode: Mode) -> Option<&Cell> {
-        self.cells
-            .iter()
-            .find(|cell| cell.method == method.name && cell.mode == mode)
+        self.cells.iter().find(|cell| cell.method == method.name && cell.mode == mode)
     }
 }

@@ -32,11 +32,7 @@ pub(crate) fn run(plan: &Plan, progress: &Progress) -> Result<Vec<Section>> {
         }
     }
     progress.end();
-    Ok(plan
-        .placements
-        .iter()
-        .map(|&placement| section(plan, placement, &placements))
-        .collect())
+    Ok(plan.placements.iter().map(|&placement| section(plan, placement, &placements)).collect())
 }
 
 /// A placement that this machine can do, with its processes and what was measured.
@@ -57,10 +53,7 @@ type Samples<K> = HashMap<K, Vec<f64>>;
 
 fn start(plan: &Plan) -> Result<Vec<Running>> {
     let bytes_max = plan.payloads.iter().copied().max().unwrap_or(0);
-    let possible = plan
-        .placements
-        .iter()
-        .filter_map(|&p| Some((p, p.assign(&plan.topology)?)));
+    let possible = plan.placements.iter().filter_map(|&p| Some((p, p.assign(&plan.topology)?)));
     possible
         .map(|(placement, assignment)| {
             let sessions = Mode::ALL
@@ -123,10 +116,7 @@ impl Running {
                 for (mode, session) in &mut self.sessions {
                     let time = slice(&format!("{} {method}", self.placement));
                     let run = session.run(method, bytes, plan.source, plan.consume, time)?;
-                    self.cells
-                        .entry((bytes, *mode, method.name))
-                        .or_default()
-                        .push(run);
+                    self.cells.entry((bytes, *mode, method.name)).or_default().push(run);
                 }
             }
         }
@@ -158,10 +148,7 @@ impl Running {
             let time = slice(&what);
             let (source, consume) = (plan.source, plan.consume);
             let limit = limits::hand_over(consumer, producer, bytes, source, consume, time)?;
-            self.hand_over
-                .entry((bytes, *mode))
-                .or_default()
-                .push(limit);
+            self.hand_over.entry((bytes, *mode)).or_default().push(limit);
         }
         Ok(())
     }
@@ -172,11 +159,7 @@ impl Running {
             why_not: None,
             threads: Some(Threads::new(&self.assignment)),
             empty_call: self.empty_call(),
-            payloads: plan
-                .payloads
-                .iter()
-                .filter_map(|&b| self.payload(plan, b))
-                .collect(),
+            payloads: plan.payloads.iter().filter_map(|&b| self.payload(plan, b)).collect(),
         }
     }
 
@@ -198,15 +181,10 @@ impl Running {
     fn payload(&self, plan: &Plan, bytes: usize) -> Option<Payload> {
         let hand_over = |mode| {
             let spread = Spread::of(self.hand_over.get(&(bytes, mode))?)?;
-            Some(HandOver {
-                mode,
-                megabytes_per_second: spread,
-            })
+            Some(HandOver { mode, megabytes_per_second: spread })
         };
         let cells = plan.methods.iter().flat_map(|method| {
-            Mode::ALL
-                .into_iter()
-                .filter_map(move |mode| self.cell(bytes, mode, method))
+            Mode::ALL.into_iter().filter_map(move |mode| self.cell(bytes, mode, method))
         });
         Some(Payload {
             bytes,
@@ -221,9 +199,7 @@ impl Running {
         let speeds: Vec<f64> = runs.iter().map(|run| run.megabytes_per_second).collect();
         let times: Vec<f64> = runs.iter().map(|run| run.seconds_per_call * 1e6).collect();
         let share = |limits: Option<&Vec<f64>>| {
-            limits
-                .filter(|_| bytes > 0)
-                .and_then(|limits| Spread::of_ratios(&speeds, limits))
+            limits.filter(|_| bytes > 0).and_then(|limits| Spread::of_ratios(&speeds, limits))
         };
         Some(Cell {
             method: method.name,
@@ -239,10 +215,7 @@ impl Running {
 }
 
 fn section(plan: &Plan, placement: Placement, running: &[Running]) -> Section {
-    match running
-        .iter()
-        .find(|running| running.placement == placement)
-    {
+    match running.iter().find(|running| running.placement == placement) {
         Some(running) => running.section(plan),
         None => Section {
             placement: placement.name(),

@@ -45,11 +45,7 @@ pub(crate) fn run(args: &ServerArgs) -> Result<()> {
     die_with_parent(args.worker_cpu)?;
     let (reactor_cpu, worker_cpu) = (args.reactor_cpu, args.worker_cpu);
     let pin = move |role| {
-        let cpu = if let ThreadRole::Reactor(_) = role {
-            reactor_cpu
-        } else {
-            worker_cpu
-        };
+        let cpu = if let ThreadRole::Reactor(_) = role { reactor_cpu } else { worker_cpu };
         // A thread that can't be pinned would make every figure wrong: better none.
         pin_current_thread(cpu).expect("the CPU was usable when the bench was planned");
     };
@@ -100,14 +96,9 @@ fn make(call: &mut InboundCall, warm: &[u8]) -> Result<(), Status> {
     if call.method() == EMPTY {
         return call.reply(&[0; RESPONSE_BYTES]);
     }
-    let work = Work::decode(call.request())
-        .filter(|_| call.method() == MAKE)
-        .ok_or_else(|| {
-            Status::new(
-                Code::InvalidArgument,
-                "not a request of this bench: are both of one version?",
-            )
-        })?;
+    let work = Work::decode(call.request()).filter(|_| call.method() == MAKE).ok_or_else(|| {
+        Status::new(Code::InvalidArgument, "not a request of this bench: are both of one version?")
+    })?;
     let mut out = call.payload_with(work.bytes, work.method.policy())?;
     match work.source {
         Source::Fill => out.fill(work.fill_byte(), work.bytes)?,
@@ -115,10 +106,7 @@ fn make(call: &mut InboundCall, warm: &[u8]) -> Result<(), Status> {
             let start = work.warm_start();
             let source = warm.get(start..start + work.bytes);
             out.copy_from(source.ok_or_else(|| {
-                Status::new(
-                    Code::OutOfRange,
-                    "a payload larger than the bench was started for",
-                )
+                Status::new(Code::OutOfRange, "a payload larger than the bench was started for")
             })?)?;
         }
     }

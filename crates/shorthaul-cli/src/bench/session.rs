@@ -92,23 +92,14 @@ impl Session {
         let pin = move || {
             pin_current_thread(reactor_cpu).expect("the CPU was usable when the bench was planned");
         };
-        let options = ClientOptions {
-            on_thread_start: Some(Arc::new(pin)),
-            ..ClientOptions::default()
-        };
+        let options =
+            ClientOptions { on_thread_start: Some(Arc::new(pin)), ..ClientOptions::default() };
         let caller = match mode {
             Mode::Threads => Caller::Threads(Client::from_stream(stream, &options)?),
             Mode::Direct => Caller::Direct(DirectClient::from_stream(stream, &options)?),
         };
         let client_cpu = assignment.client.id;
-        Ok(Self {
-            client_cpu,
-            caller,
-            server,
-            buffers: HashMap::new(),
-            sequence: 0,
-            calls: 0,
-        })
+        Ok(Self { client_cpu, caller, server, buffers: HashMap::new(), sequence: 0, calls: 0 })
     }
 
     /// Calls by `method` for `time`.
@@ -129,18 +120,11 @@ impl Session {
         let seconds = repeat(time, || {
             self.sequence += 1;
             self.calls += 1;
-            let work = Work {
-                method,
-                source,
-                sequence: self.sequence,
-                bytes,
-            };
+            let work = Work { method, source, sequence: self.sequence, bytes };
             let reply = self.caller.call(&work, buffer.take())?;
             work.check(&reply, consume)?;
             reused += u64::from(reply.response().first() == Some(&1));
-            buffer = reply
-                .into_buffer()
-                .filter(|_| method.memory == Memory::Reused);
+            buffer = reply.into_buffer().filter(|_| method.memory == Memory::Reused);
             Ok(())
         })
         .with_context(|| format!("{method} of {bytes} bytes"))?;
@@ -163,10 +147,7 @@ impl Session {
                     Caller::Threads(client) => client.call(EMPTY).request(&request).send()?,
                     Caller::Direct(client) => client.call(EMPTY).request(&request).send()?,
                 };
-                ensure!(
-                    reply.response().len() == RESPONSE_BYTES,
-                    "an empty call's answer is off"
-                );
+                ensure!(reply.response().len() == RESPONSE_BYTES, "an empty call's answer is off");
             }
             Ok(())
         })?;
@@ -226,11 +207,7 @@ impl PingPong {
         let arguments = ["--cpu".to_owned(), server_cpu.to_string()];
         let (stream, server) = spawn("bench-pong", &arguments)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self {
-            client_cpu,
-            stream,
-            server,
-        })
+        Ok(Self { client_cpu, stream, server })
     }
 
     /// Seconds for each round trip.

@@ -18,11 +18,7 @@ impl Spread {
         let (min, max) = (*sorted.first()?, *sorted.last()?);
         let upper = sorted[sorted.len() / 2];
         let lower = sorted[(sorted.len() - 1) / 2];
-        Some(Self {
-            median: f64::midpoint(lower, upper),
-            min,
-            max,
-        })
+        Some(Self { median: f64::midpoint(lower, upper), min, max })
     }
 
     /// The spread of the quotients of measurements that were made in the same rounds.

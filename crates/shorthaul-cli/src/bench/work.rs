@@ -73,24 +73,12 @@ impl Work {
     /// The work that a request asks for.
     pub(crate) fn decode(request: &[u8]) -> Option<Self> {
         let method = *Method::ALL.get(usize::from(*request.first()?))?;
-        let source = if *request.get(1)? == 0 {
-            Source::Fill
-        } else {
-            Source::Warm
-        };
+        let source = if *request.get(1)? == 0 { Source::Fill } else { Source::Warm };
         let number = |at: usize| {
-            request
-                .get(at..at + 8)?
-                .first_chunk::<8>()
-                .map(|bytes| u64::from_le_bytes(*bytes))
+            request.get(at..at + 8)?.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes))
         };
         let bytes = usize::try_from(number(16)?).ok()?;
-        Some(Self {
-            method,
-            source,
-            sequence: number(8)?,
-            bytes,
-        })
+        Some(Self { method, source, sequence: number(8)?, bytes })
     }
 
     /// The byte that fills this call's payload.
@@ -152,10 +140,7 @@ pub(crate) fn warm_fill(mapping: &SharedMapping, source: &[u8], sequence: u64) {
 
 fn expected_warm_sum(start: usize, bytes: usize, stride: usize) -> u64 {
     if stride > 1 {
-        return (start..start + bytes)
-            .step_by(stride)
-            .map(|at| u64::from(warm_byte(at)))
-            .sum();
+        return (start..start + bytes).step_by(stride).map(|at| u64::from(warm_byte(at))).sum();
     }
     let lines = |end: usize| {
         // The sum of the bytes before `end`: whole runs of 256 lines, whole lines, and a rest.
@@ -190,12 +175,7 @@ mod tests {
     #[test]
     fn a_request_is_read_back() {
         let method = Method::ALL[3];
-        let work = Work {
-            method,
-            source: Source::Warm,
-            sequence: 77,
-            bytes: 4097,
-        };
+        let work = Work { method, source: Source::Warm, sequence: 77, bytes: 4097 };
         let read = Work::decode(&work.encode()).unwrap();
         assert_eq!((read.method, read.sequence, read.bytes), (method, 77, 4097));
         assert_eq!(Work::decode(&[99; REQUEST_BYTES]).map(|_| ()), None);
@@ -204,22 +184,9 @@ mod tests {
 
     #[test]
     fn warm_sums_are_the_sums_of_the_bytes() {
-        for (start, bytes) in [
-            (0, 0),
-            (0, 1),
-            (64, 63),
-            (128, 65),
-            (640, 100_000),
-            (0, 16_384),
-        ] {
-            let naive: u64 = (start..start + bytes)
-                .map(|at| u64::from(warm_byte(at)))
-                .sum();
-            assert_eq!(
-                expected_warm_sum(start, bytes, 1),
-                naive,
-                "{bytes} at {start}"
-            );
+        for (start, bytes) in [(0, 0), (0, 1), (64, 63), (128, 65), (640, 100_000), (0, 16_384)] {
+            let naive: u64 = (start..start + bytes).map(|at| u64::from(warm_byte(at))).sum();
+            assert_eq!(expected_warm_sum(start, bytes, 1), naive, "{bytes} at {start}");
         }
     }
 }

@@ -73,22 +73,8 @@ struct CpuReport {
 
 impl CpuReport {
     fn of(cpu: &Cpu) -> Self {
-        let Cpu {
-            id,
-            package,
-            die,
-            core,
-            node,
-            ..
-        } = *cpu;
-        Self {
-            id,
-            place: cpu.place().to_string(),
-            package,
-            die,
-            core,
-            node,
-        }
+        let Cpu { id, package, die, core, node, .. } = *cpu;
+        Self { id, place: cpu.place().to_string(), package, die, core, node }
     }
 }
 
@@ -104,16 +90,9 @@ struct PlacementReport {
 
 impl PlacementReport {
     fn of(placement: Placement, topology: &Topology) -> Self {
-        let threads = placement
-            .assign(topology)
-            .map(|assigned| ThreadsReport::of(&assigned));
+        let threads = placement.assign(topology).map(|assigned| ThreadsReport::of(&assigned));
         let why_not = threads.is_none().then(|| placement.why_not(topology));
-        Self {
-            name: placement.name(),
-            possible: threads.is_some(),
-            threads,
-            why_not,
-        }
+        Self { name: placement.name(), possible: threads.is_some(), threads, why_not }
     }
 }
 
@@ -128,11 +107,6 @@ struct ThreadsReport {
 impl ThreadsReport {
     fn of(assigned: &Assignment) -> Self {
         let [client, client_reactor, server_reactor, worker] = assigned.cpus().map(CpuReport::of);
-        Self {
-            client,
-            client_reactor,
-            server_reactor,
-            worker,
-        }
+        Self { client, client_reactor, server_reactor, worker }
     }
 }

@@ -47,11 +47,7 @@ fn recorded(root: &Path) -> anyhow::Result<Topology> {
     }
     if !root.join("sys/devices/system/cpu").is_dir() {
         let inside = root.join("devices/system/cpu").is_dir();
-        let hint = if inside {
-            "; give the directory above, which holds sys/"
-        } else {
-            HINT
-        };
+        let hint = if inside { "; give the directory above, which holds sys/" } else { HINT };
         bail!("{} holds no sys/devices/system/cpu{hint}", root.display());
     }
     Topology::read_from(root).with_context(|| format!("cannot read the CPUs in {}", root.display()))

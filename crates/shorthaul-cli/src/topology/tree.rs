@@ -13,18 +13,8 @@ pub(super) struct Package<'a> {
 impl Package<'_> {
     /// Whether they differ in nothing but their labels and the numbers of their CPUs.
     pub(super) fn is_like(&self, other: &Self) -> bool {
-        let shape = |part: &Part| {
-            (
-                part.node,
-                part.die,
-                part.threads_per_core(),
-                part.cores.len(),
-            )
-        };
-        self.parts
-            .iter()
-            .map(shape)
-            .eq(other.parts.iter().map(shape))
+        let shape = |part: &Part| (part.node, part.die, part.threads_per_core(), part.cores.len());
+        self.parts.iter().map(shape).eq(other.parts.iter().map(shape))
     }
 }
 
@@ -57,9 +47,7 @@ impl<'a> Part<'a> {
 pub(super) fn packages(cpus: &[Cpu]) -> Vec<Package<'_>> {
     let mut cpus: Vec<_> = cpus.iter().collect();
     cpus.sort_by_key(|cpu| cpu.place());
-    cpus.chunk_by(|a, b| a.socket_index == b.socket_index)
-        .map(package)
-        .collect()
+    cpus.chunk_by(|a, b| a.socket_index == b.socket_index).map(package).collect()
 }
 
 fn package<'a>(cpus: &[&'a Cpu]) -> Package<'a> {
@@ -68,22 +56,11 @@ fn package<'a>(cpus: &[&'a Cpu]) -> Package<'a> {
     let kind = |core: &Vec<&Cpu>| (core[0].node, core[0].die, usize::MAX - core.len());
     // A stable sort: alike cores stay in their order.
     cores.sort_by_key(kind);
-    let parts = cores
-        .chunk_by(|a, b| kind(a) == kind(b))
-        .map(part)
-        .collect();
-    Package {
-        socket_index: cpus[0].socket_index,
-        label: cpus[0].package,
-        parts,
-    }
+    let parts = cores.chunk_by(|a, b| kind(a) == kind(b)).map(part).collect();
+    Package { socket_index: cpus[0].socket_index, label: cpus[0].package, parts }
 }
 
 fn part<'a>(cores: &[Vec<&'a Cpu>]) -> Part<'a> {
     let Cpu { node, die, .. } = *cores[0][0];
-    Part {
-        node,
-        die,
-        cores: cores.to_vec(),
-    }
+    Part { node, die, cores: cores.to_vec() }
 }

@@ -41,10 +41,7 @@ impl SharedWord<'_> {
     /// # Errors
     /// Those of futex(2), but for a changed word, a signal and the time-out, which are no errors.
     pub fn wait(&self, value: u32, timeout: Duration) -> io::Result<()> {
-        let timeout = Timespec::try_from(timeout).unwrap_or(Timespec {
-            tv_sec: 1,
-            tv_nsec: 0,
-        });
+        let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
         match futex::wait(self.word, futex::Flags::empty(), value, Some(&timeout)) {
             Err(error) if !is_ordinary(error) => Err(error.into()),
             _ => Ok(()),

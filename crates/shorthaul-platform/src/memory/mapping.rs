@@ -133,14 +133,10 @@ impl SharedMapping {
             range.start,
             range.end,
         );
-        (
-            self.raw.start().wrapping_add(range.start),
-            range.end - range.start,
-        )
+        (self.raw.start().wrapping_add(range.start), range.end - range.start)
     }
 }
 
 fn end_of(at: usize, bytes: usize) -> usize {
-    at.checked_add(bytes)
-        .expect("the end of a range fits in usize")
+    at.checked_add(bytes).expect("the end of a range fits in usize")
 }

@@ -89,10 +89,7 @@ impl PeerMemfd {
     pub fn parse(file: OwnedFd, bytes: u64) -> Result<Self, Refused> {
         match Self::check(&file, bytes) {
             Ok(bytes) => Ok(Self { file, bytes }),
-            Err(refusal) => Err(Refused {
-                refusal,
-                descriptor: file,
-            }),
+            Err(refusal) => Err(Refused { refusal, descriptor: file }),
         }
     }
 
@@ -100,9 +97,7 @@ impl PeerMemfd {
         ensure_read_write(file)?;
         let seals = shmem_seals(file)?;
         if !seals.contains(FILL_SEALS) {
-            return Err(Refusal::SealsMissing {
-                wanted: "SHRINK, GROW and SEAL",
-            });
+            return Err(Refusal::SealsMissing { wanted: "SHRINK, GROW and SEAL" });
         }
         if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
             return Err(Refusal::NotWritable);
@@ -134,9 +129,7 @@ impl PeerMemfd {
     /// `InvalidInput` when it would pass the end; `EFBIG` over this process's RLIMIT_FSIZE (which
     /// would otherwise end the process by SIGXFSZ); those of pwrite(2).
     pub fn write_all_at(&self, offset: usize, source: &[u8]) -> io::Result<()> {
-        let end = offset
-            .checked_add(source.len())
-            .filter(|&end| end <= self.bytes);
+        let end = offset.checked_add(source.len()).filter(|&end| end <= self.bytes);
         let end = end.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         ensure_file_size_allowed(end as u64)?;
         let mut written = 0;
@@ -229,29 +222,17 @@ impl fmt::Display for Refusal {
                 "the descriptor is {found}, not a shmem memory file: send one from memfd_create(2)"
             ),
             Self::AccessMode { found, wanted } => {
-                write!(
-                    f,
-                    "the descriptor is opened {found}, but {wanted} is needed"
-                )
+                write!(f, "the descriptor is opened {found}, but {wanted} is needed")
             }
             Self::SealsMissing { wanted } => {
-                write!(
-                    f,
-                    "the memory file lacks seals: {wanted} must be set before it is sent"
-                )
+                write!(f, "the memory file lacks seals: {wanted} must be set before it is sent")
             }
             Self::NotWritable => f.write_str("the memory file is sealed against writing"),
             Self::TooSmall { found, promised } => {
-                write!(
-                    f,
-                    "the memory file is too small: size {found} < {promised} promised"
-                )
+                write!(f, "the memory file is too small: size {found} < {promised} promised")
             }
             Self::TooLarge { found, limit } => {
-                write!(
-                    f,
-                    "the memory file is too large: size {found} > limit {limit}"
-                )
+                write!(f, "the memory file is too large: size {found} > limit {limit}")
             }
             Self::Sparse { backed, bytes } => write!(
                 f,
@@ -289,12 +270,7 @@ fn ensure_file_size_allowed(bytes: u64) -> io::Result<()> {
 
 fn ensure_read_write(file: &OwnedFd) -> Result<(), Refusal> {
     let flags = fs::fcntl_getfl(file)?;
-    let refuse = |found| {
-        Err(Refusal::AccessMode {
-            found,
-            wanted: "reading and writing",
-        })
-    };
+    let refuse = |found| Err(Refusal::AccessMode { found, wanted: "reading and writing" });
     if flags.contains(OFlags::PATH) {
         return refuse("by path only (O_PATH)");
     }
@@ -317,16 +293,12 @@ pub(super) fn shmem_seals(file: &OwnedFd) -> Result<SealFlags, Refusal> {
     let seals = match fs::fcntl_get_seals(file) {
         Ok(seals) => seals,
         Err(rustix::io::Errno::INVAL) => {
-            return Err(Refusal::NotShmem {
-                found: "a file, pipe, socket or device",
-            });
+            return Err(Refusal::NotShmem { found: "a file, pipe, socket or device" });
         }
         Err(error) => return Err(error.into()),
     };
     if fs::fstatfs(file)?.f_type as u64 != TMPFS_MAGIC {
-        return Err(Refusal::NotShmem {
-            found: "a memory file of another kind (hugetlb)",
-        });
+        return Err(Refusal::NotShmem { found: "a memory file of another kind (hugetlb)" });
     }
     Ok(seals)
 }
@@ -340,16 +312,11 @@ fn ensure_size(file: &OwnedFd, promised: u64) -> Result<usize, Refusal> {
     usize::try_from(promised)
         .ok()
         .filter(|&bytes| bytes as u64 <= limit)
-        .ok_or(Refusal::TooLarge {
-            found: promised,
-            limit,
-        })
+        .ok_or(Refusal::TooLarge { found: promised, limit })
 }
 
 /// What a region to be filled must carry: a fixed size that nobody can unfix.
-const FILL_SEALS: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::SEAL);
+const FILL_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// statfs(2); memfds live on the kernel's internal tmpfs mount.
 const TMPFS_MAGIC: u64 = 0x0102_1994;

@@ -27,9 +27,7 @@ impl PrivateMemory {
     /// # References
     /// mmap(2), `MAP_ANONYMOUS`
     pub fn new(bytes: usize) -> io::Result<Self> {
-        Ok(Self {
-            raw: RawMapping::anonymous(bytes)?,
-        })
+        Ok(Self { raw: RawMapping::anonymous(bytes)? })
     }
 
     /// Touches every page now, so that later stores take no page fault. A hint: see madvise(2).

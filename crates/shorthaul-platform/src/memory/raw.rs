@@ -53,10 +53,7 @@ impl RawMapping {
     }
 
     fn empty() -> Self {
-        Self {
-            start: NonNull::dangling(),
-            bytes: 0,
-        }
+        Self { start: NonNull::dangling(), bytes: 0 }
     }
 
     pub(super) fn start(&self) -> *mut u8 {
@@ -91,8 +88,5 @@ impl Drop for RawMapping {
 }
 
 fn is_harmless(advice: Advice) -> bool {
-    matches!(
-        advice,
-        Advice::LinuxDontFork | Advice::LinuxPopulateRead | Advice::LinuxPopulateWrite
-    )
+    matches!(advice, Advice::LinuxDontFork | Advice::LinuxPopulateRead | Advice::LinuxPopulateWrite)
 }

@@ -30,31 +30,23 @@ impl SealedMapping {
     /// A [`Refused`] that says what was found, and gives the descriptor back.
     ///
     /// # References
-    /// fcntl_get_seals(2), "File Sealing"; lseek(2) `SEEK_HOLE`. Counting blocks would not do: those
-    /// that fallocate(2) put behind the end of the file count too. Pages that were allocated and
-    /// never written are a hole.
+    /// fcntl_get_seals(2), "File Sealing"; lseek(2) `SEEK_HOLE`. Counting blocks would not do: what
+    /// fallocate(2) put behind the end of the file counts too. Pages that were allocated and never
+    /// written are a hole.
     pub fn parse(file: OwnedFd, bytes_max: u64) -> Result<Self, Refused> {
         match Self::check_and_map(&file, bytes_max) {
             Ok(raw) => Ok(Self { raw }),
-            Err(refusal) => Err(Refused {
-                refusal,
-                descriptor: file,
-            }),
+            Err(refusal) => Err(Refused { refusal, descriptor: file }),
         }
     }
 
     fn check_and_map(file: &OwnedFd, bytes_max: u64) -> Result<RawMapping, Refusal> {
         if !shmem_seals(file)?.contains(SEALED) {
-            return Err(Refusal::SealsMissing {
-                wanted: "SHRINK, GROW and WRITE",
-            });
+            return Err(Refusal::SealsMissing { wanted: "SHRINK, GROW and WRITE" });
         }
         let bytes = fs::fstat(file)?.st_size as u64;
         if bytes > bytes_max {
-            return Err(Refusal::TooLarge {
-                found: bytes,
-                limit: bytes_max,
-            });
+            return Err(Refusal::TooLarge { found: bytes, limit: bytes_max });
         }
         // No file ends in a hole for this question: the first one is at its end at the latest.
         if bytes > 0 {
@@ -64,10 +56,8 @@ impl SealedMapping {
             }
         }
         let limit = isize::MAX as u64;
-        let bytes = usize::try_from(bytes).map_err(|_| Refusal::TooLarge {
-            found: bytes,
-            limit,
-        })?;
+        let bytes =
+            usize::try_from(bytes).map_err(|_| Refusal::TooLarge { found: bytes, limit })?;
         // MAP_PRIVATE: a shared mapping of a write-sealed file is refused by kernels before 6.7.
         RawMapping::of_file(file.as_fd(), bytes, ProtFlags::READ, MapFlags::PRIVATE)
             .map_err(|error| Refusal::Kernel(errno(&error)))
@@ -88,6 +78,4 @@ fn errno(error: &io::Error) -> rustix::io::Errno {
     rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO)
 }
 
-const SEALED: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::WRITE);
+const SEALED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE);

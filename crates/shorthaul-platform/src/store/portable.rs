@@ -152,10 +152,7 @@ fn edges(middle: &Range<usize>, bytes: usize) -> Chain<Range<usize>, Range<usize
 }
 
 fn sum_of_lanes(lanes: usize) -> u64 {
-    (0..usize::BITS)
-        .step_by(16)
-        .map(|shift| (lanes >> shift) as u64 & 0xFFFF)
-        .sum()
+    (0..usize::BITS).step_by(16).map(|shift| (lanes >> shift) as u64 & 0xFFFF).sum()
 }
 
 /// # Safety

@@ -13,9 +13,7 @@ use kernels::{Kernels, all_kernels, naive_sum};
 
 /// Bytes that repeat at no distance that a kernel could confuse.
 fn pattern(bytes: usize) -> Vec<u8> {
-    (0..bytes as u32)
-        .map(|index| (index.wrapping_mul(0x9E37_79B1) >> 24) as u8)
-        .collect()
+    (0..bytes as u32).map(|index| (index.wrapping_mul(0x9E37_79B1) >> 24) as u8).collect()
 }
 
 /// Two stretches of memory with a guard around whatever is worked on, and one page to shift it.
@@ -27,18 +25,12 @@ struct Arena {
 impl Arena {
     fn new(bytes_max: usize) -> Self {
         let bytes = PAGE_BYTES + 2 * GUARD_BYTES + 2 * PAGE_BYTES + bytes_max;
-        Self {
-            to: vec![GUARD; bytes],
-            from: pattern(bytes),
-        }
+        Self { to: vec![GUARD; bytes], from: pattern(bytes) }
     }
 
     /// Runs every job once at these page offsets and compares all memory around the range, too.
     fn check(&mut self, kernels: &Kernels, bytes: usize, to_offset: usize, from_offset: usize) {
-        let what = format!(
-            "{}: {bytes} bytes to {to_offset} from {from_offset}",
-            kernels.name
-        );
+        let what = format!("{}: {bytes} bytes to {to_offset} from {from_offset}", kernels.name);
         let to_start = page_start(&self.to) + GUARD_BYTES + to_offset;
         let from_start = page_start(&self.from) + GUARD_BYTES + from_offset;
         let span = to_start - GUARD_BYTES..to_start + bytes + GUARD_BYTES;
@@ -48,26 +40,13 @@ impl Arena {
             job(&mut to[to_start..to_start + bytes]);
             assert!(to[to_start..to_start + bytes] == *expected, "{what}");
             to[to_start..to_start + bytes].fill(GUARD);
-            assert!(
-                to[span.clone()].iter().all(|&byte| byte == GUARD),
-                "guard, {what}"
-            );
+            assert!(to[span.clone()].iter().all(|&byte| byte == GUARD), "guard, {what}");
         };
         let value = bytes as u8 ^ 0x3C;
-        run(&mut self.to, &vec![value; bytes], &mut |dst| {
-            (kernels.fill)(dst, value)
-        });
-        run(&mut self.to, &source_before, &mut |dst| {
-            (kernels.copy_in)(dst, source)
-        });
-        run(&mut self.to, &source_before, &mut |dst| {
-            (kernels.copy_out)(dst, source)
-        });
-        assert_eq!(
-            (kernels.sum)(source),
-            naive_sum(&source_before, 1),
-            "sum, {what}"
-        );
+        run(&mut self.to, &vec![value; bytes], &mut |dst| (kernels.fill)(dst, value));
+        run(&mut self.to, &source_before, &mut |dst| (kernels.copy_in)(dst, source));
+        run(&mut self.to, &source_before, &mut |dst| (kernels.copy_out)(dst, source));
+        assert_eq!((kernels.sum)(source), naive_sum(&source_before, 1), "sum, {what}");
         assert!(*source == source_before, "source, {what}");
     }
 }
@@ -92,11 +71,7 @@ fn short_lengths_at_every_offset() {
 
 #[test]
 fn lengths_around_powers_of_two() {
-    let sizes: &[usize] = if cfg!(miri) {
-        &[4096]
-    } else {
-        &[2048, 4096, 64 << 10, 2 << 20]
-    };
+    let sizes: &[usize] = if cfg!(miri) { &[4096] } else { &[2048, 4096, 64 << 10, 2 << 20] };
     let mut arena = Arena::new((2 << 20) + 1);
     for kernels in all_kernels() {
         for bytes in sizes.iter().flat_map(|&size| size - 1..=size + 1) {
@@ -137,19 +112,7 @@ proptest! {
 #[test]
 fn sums_by_stride() {
     let mut bytes = pattern(3 * 4096 + 65);
-    for length in [
-        0,
-        1,
-        63,
-        64,
-        65,
-        128,
-        4095,
-        4096,
-        4097,
-        2 * 4096,
-        3 * 4096 + 65,
-    ] {
+    for length in [0, 1, 63, 64, 65, 128, 4095, 4096, 4097, 2 * 4096, 3 * 4096 + 65] {
         for stride in [1, 2, 64, 4096, usize::MAX] {
             let range = &mut bytes[..length];
             // SAFETY: the range is a slice that is borrowed for writing.
@@ -163,12 +126,7 @@ fn sums_by_stride() {
 fn sums_of_the_largest_bytes_do_not_overflow_their_lanes() {
     let mut bytes = vec![0xFF; 100_003];
     for kernels in all_kernels() {
-        assert_eq!(
-            (kernels.sum)(&mut bytes),
-            100_003 * 0xFF,
-            "{}",
-            kernels.name
-        );
+        assert_eq!((kernels.sum)(&mut bytes), 100_003 * 0xFF, "{}", kernels.name);
     }
 }
 
@@ -179,12 +137,7 @@ fn streamed_bytes_are_there_when_the_flag_is() {
     let memory: Vec<AtomicU8> = (0..1024).map(|_| AtomicU8::new(0)).collect();
     let (written, read) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let start_and_bytes = |round: usize| (round * 7 % 64, round * 31 % 900);
-    let start_of = |round| {
-        memory
-            .as_ptr()
-            .cast::<u8>()
-            .wrapping_add(start_and_bytes(round).0)
-    };
+    let start_of = |round| memory.as_ptr().cast::<u8>().wrapping_add(start_and_bytes(round).0);
     thread::scope(|scope| {
         scope.spawn(|| {
             for round in 1..=rounds {

@@ -64,15 +64,11 @@ pub(super) unsafe fn sum(src: *const u8, bytes: usize) -> u64 {
     let (bulk_bytes, bulk_sum) = if is_x86_feature_detected!("avx2") {
         let bulk_bytes = bytes / WIDE_BLOCK_BYTES * WIDE_BLOCK_BYTES;
         // SAFETY: the CPU has AVX2; whole blocks of a range for which the caller vouches.
-        (bulk_bytes, unsafe {
-            sums::sum_blocks_avx2(src, bulk_bytes)
-        })
+        (bulk_bytes, unsafe { sums::sum_blocks_avx2(src, bulk_bytes) })
     } else {
         let bulk_bytes = bytes / BLOCK_BYTES * BLOCK_BYTES;
         // SAFETY: whole blocks of a range for which the caller vouches.
-        (bulk_bytes, unsafe {
-            sums::sum_blocks_sse2(src, bulk_bytes)
-        })
+        (bulk_bytes, unsafe { sums::sum_blocks_sse2(src, bulk_bytes) })
     };
     let rest = src.wrapping_add(bulk_bytes);
     // SAFETY: the rest of a range for which the caller vouches.

@@ -31,11 +31,7 @@ pub fn set_current_affinity(cpus: &CpuSet) -> io::Result<()> {
     // SAFETY: the pointer and the length describe `words`, which the kernel only reads; an empty
     // slice has length 0, for which it reads nothing.
     let result = unsafe { libc::sched_setaffinity(0, size_of_val(words), words.as_ptr().cast()) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Pins the calling thread to one CPU (its OS id) and asks the kernel whether it is so.
@@ -49,9 +45,7 @@ pub fn pin_current_thread(cpu: u32) -> io::Result<()> {
     if got == wanted {
         return Ok(());
     }
-    Err(io::Error::other(format!(
-        "asked for CPU {cpu}, but the thread may run on {got}"
-    )))
+    Err(io::Error::other(format!("asked for CPU {cpu}, but the thread may run on {got}")))
 }
 
 /// Asks with longer and longer masks until the kernel no longer finds them too short.
@@ -73,11 +67,7 @@ fn read_mask(words: &mut [Word]) -> io::Result<()> {
     // SAFETY: the pointer and the length describe `words`, exclusively borrowed; every bit pattern
     // that the kernel writes is a valid word.
     let result = unsafe { libc::sched_getaffinity(0, size, words.as_mut_ptr().cast()) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// What `cpu_set_t` holds: enough for nearly every machine, so that one call is.
@@ -104,10 +94,7 @@ mod tests {
         for bits in [1, 513, 1024, 1025, 1920, 8192, CPU_IDS_MAX] {
             assert_eq!(grown(kernel(bits)).unwrap().len(), bits as usize);
         }
-        assert_eq!(
-            grown(kernel(CPU_IDS_MAX + 1)).unwrap_err().raw_os_error(),
-            Some(libc::EINVAL)
-        );
+        assert_eq!(grown(kernel(CPU_IDS_MAX + 1)).unwrap_err().raw_os_error(), Some(libc::EINVAL));
     }
 
     #[test]
@@ -117,10 +104,7 @@ mod tests {
             calls += 1;
             Err(io::Error::from_raw_os_error(libc::EPERM))
         });
-        assert_eq!(
-            (result.unwrap_err().raw_os_error(), calls),
-            (Some(libc::EPERM), 1)
-        );
+        assert_eq!((result.unwrap_err().raw_os_error(), calls), (Some(libc::EPERM), 1));
     }
 
     #[test]
@@ -138,10 +122,7 @@ mod tests {
     fn cpus_that_are_not_there_are_refused() {
         let before = current_affinity().unwrap();
         for cpu in [CPU_IDS_MAX - 1, CPU_IDS_MAX, u32::MAX] {
-            assert_eq!(
-                pin_current_thread(cpu).unwrap_err().kind(),
-                io::ErrorKind::InvalidInput
-            );
+            assert_eq!(pin_current_thread(cpu).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         }
         let nothing = set_current_affinity(&CpuSet::new()).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::InvalidInput);

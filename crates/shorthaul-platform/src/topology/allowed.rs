@@ -21,10 +21,7 @@ impl Allowed {
     pub(super) fn recorded(root: &Path) -> Self {
         let status = Self::from_status(root);
         let cpuset = Self::from_cpuset(root).unwrap_or_default();
-        Self {
-            cpus: status.cpus.or(cpuset.cpus),
-            nodes: status.nodes.or(cpuset.nodes),
-        }
+        Self { cpus: status.cpus.or(cpuset.cpus), nodes: status.nodes.or(cpuset.nodes) }
     }
 
     fn from_status(root: &Path) -> Self {
@@ -33,20 +30,13 @@ impl Allowed {
             let list = status.lines().find_map(|line| line.strip_prefix(key))?;
             non_empty(list.trim().parse().ok()?)
         };
-        Self {
-            cpus: set("Cpus_allowed_list:"),
-            nodes: set("Mems_allowed_list:"),
-        }
+        Self { cpus: set("Cpus_allowed_list:"), nodes: set("Mems_allowed_list:") }
     }
 
     fn from_cpuset(root: &Path) -> Option<Self> {
         let mounts = files::text(&root.join("proc/mounts")).ok()?;
-        let groups = mounts
-            .lines()
-            .filter_map(|line| Group::from_mount(root, line));
-        groups
-            .map(|group| group.allowed(root))
-            .find(|allowed| *allowed != Self::default())
+        let groups = mounts.lines().filter_map(|line| Group::from_mount(root, line));
+        groups.map(|group| group.allowed(root)).find(|allowed| *allowed != Self::default())
     }
 }
 
@@ -70,32 +60,18 @@ impl Group {
             "cpuset" => ("cpus", "mems"),
             _ => return None,
         };
-        let name = if kind == "cgroup2" {
-            unified_name(root)
-        } else {
-            cpuset_name(root)
-        };
+        let name = if kind == "cgroup2" { unified_name(root) } else { cpuset_name(root) };
         let folder = files::below(&files::below(root, point)?, &name?)?;
-        Some(Self {
-            folder,
-            cpus,
-            nodes,
-        })
+        Some(Self { folder, cpus, nodes })
     }
 
     fn allowed(&self, root: &Path) -> Allowed {
-        Allowed {
-            cpus: self.set(root, self.cpus),
-            nodes: self.set(root, self.nodes),
-        }
+        Allowed { cpus: self.set(root, self.cpus), nodes: self.set(root, self.nodes) }
     }
 
     /// A group without the file has the controller off, and what its parent has.
     fn set(&self, root: &Path, name: &str) -> Option<CpuSet> {
-        let folders = self
-            .folder
-            .ancestors()
-            .take_while(|folder| folder.starts_with(root));
+        let folders = self.folder.ancestors().take_while(|folder| folder.starts_with(root));
         let mut texts = folders.filter_map(|folder| files::text(&folder.join(name)).ok());
         texts.find_map(|text| non_empty(text.parse().ok()?))
     }
@@ -107,10 +83,7 @@ fn cpuset_name(root: &Path) -> Option<String> {
 
 fn unified_name(root: &Path) -> Option<String> {
     let groups = files::text(&root.join("proc/self/cgroup")).ok()?;
-    groups
-        .lines()
-        .find_map(|line| line.strip_prefix("0::"))
-        .map(str::to_owned)
+    groups.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }
 
 /// Nobody runs on no CPU: an empty set says that nothing was said.
@@ -143,24 +116,15 @@ mod tests {
     #[test]
     fn status_is_asked_first() {
         let status = "Name:\tx\nCpus_allowed_list:\t1-2\nMems_allowed_list:\t0\n";
-        assert_eq!(
-            allowed(&[("proc/self/status", status)]),
-            ("1-2".into(), "0".into())
-        );
+        assert_eq!(allowed(&[("proc/self/status", status)]), ("1-2".into(), "0".into()));
         assert_eq!(allowed(&[]), ("all".into(), "all".into()));
-        assert_eq!(
-            allowed(&[("proc/self/status", "Cpus_allowed_list:\tx")]).0,
-            "all"
-        );
+        assert_eq!(allowed(&[("proc/self/status", "Cpus_allowed_list:\tx")]).0, "all");
     }
 
     #[test]
     fn a_unified_group_without_the_file_has_its_parents_cpus() {
         let found = allowed(&[
-            (
-                "proc/mounts",
-                "none / ext4 rw 0 0\nc /sys/fs/cgroup cgroup2 rw 0 0\n",
-            ),
+            ("proc/mounts", "none / ext4 rw 0 0\nc /sys/fs/cgroup cgroup2 rw 0 0\n"),
             ("proc/self/cgroup", "1:name=systemd:/x\n0::/a/b\n"),
             ("sys/fs/cgroup/a/cpuset.cpus.effective", "3,5\n"),
             ("sys/fs/cgroup/a/b/cpuset.mems.effective", "1\n"),

@@ -33,17 +33,8 @@ impl Cpu {
     /// Its place as `SaCbTc`: socket (package) a, core b, thread c.
     #[must_use]
     pub const fn place(&self) -> Place {
-        let Self {
-            socket_index,
-            core_index,
-            thread_index,
-            ..
-        } = *self;
-        Place {
-            socket_index,
-            core_index,
-            thread_index,
-        }
+        let Self { socket_index, core_index, thread_index, .. } = *self;
+        Place { socket_index, core_index, thread_index }
     }
 }
 
@@ -60,11 +51,7 @@ pub struct Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            socket_index,
-            core_index,
-            thread_index,
-        } = self;
+        let Self { socket_index, core_index, thread_index } = self;
         f.pad(&format!("S{socket_index}C{core_index}T{thread_index}"))
     }
 }
@@ -108,58 +95,25 @@ pub(super) fn arrange(mut descriptions: Vec<CpuDescription>) -> Arranged {
     let mut cpus = Vec::with_capacity(descriptions.len());
     for described in &descriptions {
         let socket_count = sockets.len();
-        let socket = *sockets
-            .entry(PackageKey::of(described))
-            .or_insert(socket_count);
+        let socket = *sockets.entry(PackageKey::of(described)).or_insert(socket_count);
         core_counts.resize(core_counts.len().max(socket + 1), 0);
-        let core = cores
-            .entry((socket, CoreKey::of(described)))
-            .or_insert_with(|| {
-                core_counts[socket] += 1;
-                Core {
-                    index: core_counts[socket] - 1,
-                    threads: 0,
-                }
-            });
+        let core = cores.entry((socket, CoreKey::of(described))).or_insert_with(|| {
+            core_counts[socket] += 1;
+            Core { index: core_counts[socket] - 1, threads: 0 }
+        });
         cpus.push(placed(described, socket, core));
         core.threads += 1;
     }
     cpus.sort_by_key(|cpu: &Cpu| cpu.id);
-    let packages = sockets
-        .keys()
-        .filter(|key| **key != PackageKey::Unknown)
-        .count();
-    let cores = cores
-        .keys()
-        .filter(|(_, key)| !matches!(key, CoreKey::Unknown { .. }))
-        .count();
-    Arranged {
-        cpus,
-        packages: named(packages),
-        cores: named(cores),
-    }
+    let packages = sockets.keys().filter(|key| **key != PackageKey::Unknown).count();
+    let cores = cores.keys().filter(|(_, key)| !matches!(key, CoreKey::Unknown { .. })).count();
+    Arranged { cpus, packages: named(packages), cores: named(cores) }
 }
 
 fn placed(described: &CpuDescription, socket_index: usize, core: &Core) -> Cpu {
-    let CpuDescription {
-        id,
-        package,
-        die,
-        core: core_label,
-        node,
-        ..
-    } = *described;
+    let CpuDescription { id, package, die, core: core_label, node, .. } = *described;
     let (core_index, thread_index) = (core.index, core.threads);
-    Cpu {
-        id,
-        package,
-        die,
-        core: core_label,
-        node,
-        socket_index,
-        core_index,
-        thread_index,
-    }
+    Cpu { id, package, die, core: core_label, node, socket_index, core_index, thread_index }
 }
 
 fn named(count: usize) -> Option<usize> {
@@ -203,10 +157,7 @@ impl CoreKey {
     fn of(described: &CpuDescription) -> Self {
         match (described.core_peer, described.core) {
             (Some(peer), label) => Self::Siblings { peer, label },
-            (None, Some(label)) => Self::Label {
-                die: described.die,
-                label,
-            },
+            (None, Some(label)) => Self::Label { die: described.die, label },
             (None, None) => Self::Unknown { cpu: described.id },
         }
     }
@@ -217,39 +168,23 @@ mod tests {
     use super::*;
 
     fn places(descriptions: Vec<CpuDescription>) -> Vec<String> {
-        arrange(descriptions)
-            .cpus
-            .iter()
-            .map(|cpu| cpu.place().to_string())
-            .collect()
+        arrange(descriptions).cpus.iter().map(|cpu| cpu.place().to_string()).collect()
     }
 
     fn labelled(id: u32, package: u32, die: u32, core: u32) -> CpuDescription {
         let (package, die, core) = (Some(package), Some(die), Some(core));
-        CpuDescription {
-            id,
-            package,
-            die,
-            core,
-            ..CpuDescription::default()
-        }
+        CpuDescription { id, package, die, core, ..CpuDescription::default() }
     }
 
     #[test]
     fn labels_become_dense_indexes_in_the_order_of_cpu_ids() {
-        let cpus = vec![
-            labelled(9, 36, 0, 500),
-            labelled(4, 8442, 0, 7),
-            labelled(6, 36, 0, 500),
-        ];
+        let cpus = vec![labelled(9, 36, 0, 500), labelled(4, 8442, 0, 7), labelled(6, 36, 0, 500)];
         assert_eq!(places(cpus), ["S0C0T0", "S1C0T0", "S1C0T1"]);
     }
 
     #[test]
     fn dies_and_cores_may_repeat_their_labels() {
-        let cpus = (0..8)
-            .map(|id| labelled(id, id / 4, id / 2 % 2, 0))
-            .collect();
+        let cpus = (0..8).map(|id| labelled(id, id / 4, id / 2 % 2, 0)).collect();
         let arranged = arrange(cpus);
         assert_eq!((arranged.packages, arranged.cores), (Some(2), Some(4)));
         assert_eq!(arranged.cpus[6].place().to_string(), "S1C1T0");
@@ -257,10 +192,7 @@ mod tests {
 
     #[test]
     fn threads_with_unequal_labels_are_two_cores() {
-        let cpu = |id| CpuDescription {
-            core_peer: Some(0),
-            ..labelled(id, 0, 0, id)
-        };
+        let cpu = |id| CpuDescription { core_peer: Some(0), ..labelled(id, 0, 0, id) };
         assert_eq!(arrange(vec![cpu(0), cpu(1)]).cores, Some(2));
     }
 
@@ -274,10 +206,7 @@ mod tests {
 
     #[test]
     fn what_is_not_named_is_not_counted() {
-        let unknown = |id| CpuDescription {
-            id,
-            ..CpuDescription::default()
-        };
+        let unknown = |id| CpuDescription { id, ..CpuDescription::default() };
         let arranged = arrange(vec![unknown(3), unknown(u32::MAX), unknown(3)]);
         assert_eq!((arranged.packages, arranged.cores), (None, None));
         let places: Vec<_> = arranged.cpus.iter().map(Cpu::place).collect();

@@ -77,10 +77,7 @@ impl CpuSet {
     /// How many ids the set holds.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.words
-            .iter()
-            .map(|word| word.count_ones() as usize)
-            .sum()
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
     /// Whether the set holds no id.
@@ -132,10 +129,7 @@ impl CpuSet {
     }
 
     pub(super) fn from_words(mut words: Vec<Word>) -> Self {
-        let used = words
-            .iter()
-            .rposition(|&word| word != 0)
-            .map_or(0, |last| last + 1);
+        let used = words.iter().rposition(|&word| word != 0).map_or(0, |last| last + 1);
         words.truncate(used);
         Self { words }
     }
@@ -219,10 +213,7 @@ fn list_id(digits: &str, list: &str) -> io::Result<u32> {
 
 fn malformed(kind: &str, text: &str) -> io::Error {
     let start: String = text.chars().take(40).collect();
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!("not a {kind} of CPUs: {start:?}"),
-    )
+    io::Error::new(io::ErrorKind::InvalidData, format!("not a {kind} of CPUs: {start:?}"))
 }
 
 #[cfg(test)]
@@ -233,19 +224,8 @@ mod tests {
 
     #[test]
     fn hostile_lists_are_errors_and_the_empty_list_is_empty() {
-        for list in [
-            "0-4294967295",
-            "5-2",
-            "a",
-            ",",
-            "1,",
-            "-",
-            "-1",
-            "1-",
-            "+1",
-            "0-1:2/4",
-            "1 2",
-        ] {
+        for list in ["0-4294967295", "5-2", "a", ",", "1,", "-", "-1", "1-", "+1", "0-1:2/4", "1 2"]
+        {
             assert!(list.parse::<CpuSet>().is_err(), "{list}");
         }
         assert!("99999999999999999999".parse::<CpuSet>().is_err());
@@ -262,9 +242,7 @@ mod tests {
     #[test]
     fn masks_are_read_from_the_right() {
         assert_eq!(
-            CpuSet::from_mask("00000001,00000000,80000003")
-                .unwrap()
-                .to_string(),
+            CpuSet::from_mask("00000001,00000000,80000003").unwrap().to_string(),
             "0-1,31,64"
         );
         assert_eq!(CpuSet::from_mask("fffff").unwrap().to_string(), "0-19");

@@ -17,23 +17,15 @@ pub(super) fn text(path: &Path) -> io::Result<String> {
     if bytes as u64 == bytes_max {
         return Err(io::Error::from(io::ErrorKind::FileTooLarge));
     }
-    Ok(text
-        .trim_matches(|c: char| c.is_whitespace() || c == '\0')
-        .to_owned())
+    Ok(text.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned())
 }
 
 /// The set in the first of these files of a folder that holds one. A name that ends in `list` is
 /// in list format, any other in mask format.
 pub(super) fn first_set(folder: &Path, names: &[&str]) -> Option<CpuSet> {
     names.iter().find_map(|name| {
-        let text = text(&folder.join(name))
-            .ok()
-            .filter(|text| !text.is_empty())?;
-        if name.ends_with("list") {
-            text.parse().ok()
-        } else {
-            CpuSet::from_mask(&text).ok()
-        }
+        let text = text(&folder.join(name)).ok().filter(|text| !text.is_empty())?;
+        if name.ends_with("list") { text.parse().ok() } else { CpuSet::from_mask(&text).ok() }
     })
 }
 
@@ -41,9 +33,7 @@ pub(super) fn first_set(folder: &Path, names: &[&str]) -> Option<CpuSet> {
 /// -1).
 pub(super) fn label(path: &Path) -> Option<u32> {
     let label = i64::from_str(&text(path).ok()?).ok()?;
-    u32::try_from(label)
-        .ok()
-        .filter(|&label| label != 0xffff && label != u32::MAX)
+    u32::try_from(label).ok().filter(|&label| label != 0xffff && label != u32::MAX)
 }
 
 /// The N of the entries `<prefix>N` of a folder, below [`CPU_IDS_MAX`].
@@ -51,10 +41,7 @@ pub(super) fn numbered(folder: &Path, prefix: &str) -> io::Result<BTreeSet<u32>>
     let mut numbers = BTreeSet::new();
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
-        numbers.extend(
-            name.to_str()
-                .and_then(|name| number(name.strip_prefix(prefix)?)),
-        );
+        numbers.extend(name.to_str().and_then(|name| number(name.strip_prefix(prefix)?)));
     }
     Ok(numbers)
 }
@@ -74,15 +61,8 @@ pub(super) fn below(root: &Path, path: &str) -> Option<PathBuf> {
 
 /// A recorded tree is somebody's data: a pipe in a file's place must not block.
 fn open(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(io::ErrorKind::InvalidInput.into())
-    }
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
 /// Only the kernel's own spelling: `cpu07` is not the folder of CPU 7.
@@ -102,16 +82,7 @@ mod tests {
     fn labels_that_say_nothing_are_none() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("label");
-        for text in [
-            "",
-            "-1",
-            "65535",
-            "4294967295",
-            "4294967296",
-            "garbage",
-            "1 2",
-            "\u{fffd}",
-        ] {
+        for text in ["", "-1", "65535", "4294967295", "4294967296", "garbage", "1 2", "\u{fffd}"] {
             fs::write(&path, text).unwrap();
             assert_eq!(label(&path), None, "{text}");
         }
@@ -126,10 +97,7 @@ mod tests {
     fn a_file_without_an_end_is_too_large_and_no_file_at_all() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("endless");
-        File::create(&path)
-            .unwrap()
-            .set_len(FILE_BYTES_MAX + 1)
-            .unwrap();
+        File::create(&path).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
         assert_eq!(text(&path).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
         assert!(text(Path::new("/dev/zero")).is_err());
     }
@@ -137,16 +105,7 @@ mod tests {
     #[test]
     fn only_the_kernels_spelling_is_a_number() {
         let folder = tempfile::tempdir().unwrap();
-        for name in [
-            "cpu0",
-            "cpu12",
-            "cpu07",
-            "cpu+1",
-            "cpu",
-            "cpufreq",
-            "cpu1048576",
-            "node3",
-        ] {
+        for name in ["cpu0", "cpu12", "cpu07", "cpu+1", "cpu", "cpufreq", "cpu1048576", "node3"] {
             fs::create_dir(folder.path().join(name)).unwrap();
         }
         let numbers = numbered(folder.path(), "cpu").unwrap();

@@ -56,10 +56,7 @@ impl Topology {
             found => found?,
         };
         let nodes = Allowed::recorded(root).nodes;
-        let allowed = Allowed {
-            cpus: Some(affinity.clone()),
-            nodes,
-        };
+        let allowed = Allowed { cpus: Some(affinity.clone()), nodes };
         Ok(Self::new(found.overruled_by(affinity), &allowed))
     }
 
@@ -77,24 +74,10 @@ impl Topology {
     /// A machine of these CPUs, all of which may be used. Of two with the same id the first counts.
     #[must_use]
     pub fn from_cpus(cpus: Vec<CpuDescription>) -> Self {
-        let Arranged {
-            cpus,
-            packages,
-            cores,
-        } = cpu::arrange(cpus);
+        let Arranged { cpus, packages, cores } = cpu::arrange(cpus);
         let numa_nodes = count_nodes(&cpus, None);
-        let counts = Counts {
-            cpus: cpus.len(),
-            cores,
-            packages,
-            numa_nodes,
-        };
-        Self {
-            cpus,
-            counts,
-            offline: CpuSet::new(),
-            disallowed: CpuSet::new(),
-        }
+        let counts = Counts { cpus: cpus.len(), cores, packages, numa_nodes };
+        Self { cpus, counts, offline: CpuSet::new(), disallowed: CpuSet::new() }
     }
 
     /// The CPUs that may be used, by ascending id.
@@ -122,18 +105,9 @@ impl Topology {
     }
 
     fn new(found: Found, allowed: &Allowed) -> Self {
-        let Found {
-            present,
-            online,
-            descriptions,
-        } = found;
-        let usable = allowed
-            .cpus
-            .as_ref()
-            .map_or(online.clone(), |set| online.intersection(set));
-        let cpus = descriptions
-            .into_iter()
-            .filter(|described| usable.contains(described.id));
+        let Found { present, online, descriptions } = found;
+        let usable = allowed.cpus.as_ref().map_or(online.clone(), |set| online.intersection(set));
+        let cpus = descriptions.into_iter().filter(|described| usable.contains(described.id));
         let mut topology = Self::from_cpus(cpus.collect());
         topology.counts.numa_nodes = count_nodes(&topology.cpus, allowed.nodes.as_ref());
         topology.offline = present.difference(&online);

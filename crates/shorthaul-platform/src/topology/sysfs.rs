@@ -18,16 +18,9 @@ pub(super) struct Found {
 
 impl Found {
     fn listed(online: CpuSet) -> Self {
-        let described = |id| CpuDescription {
-            id,
-            ..CpuDescription::default()
-        };
+        let described = |id| CpuDescription { id, ..CpuDescription::default() };
         let descriptions = online.iter().map(described).collect();
-        Self {
-            present: online.clone(),
-            online,
-            descriptions,
-        }
+        Self { present: online.clone(), online, descriptions }
     }
 
     /// Itself, unless none of the CPUs on which the kernel lets the thread run is online in it:
@@ -36,11 +29,7 @@ impl Found {
         if self.online.intersection(&affinity).is_empty() {
             self.online = self.present.intersection(&affinity);
         }
-        if self.online.is_empty() {
-            Self::listed(affinity)
-        } else {
-            self
-        }
+        if self.online.is_empty() { Self::listed(affinity) } else { self }
     }
 }
 
@@ -63,15 +52,10 @@ pub(super) fn read(root: &Path) -> io::Result<Found> {
         return listed.map(Found::listed).ok_or_else(|| no_cpu(&folder));
     }
     let nodes = nodes(&root.join("sys/devices/system/node"));
-    let mut found = Found {
-        present,
-        ..Found::default()
-    };
+    let mut found = Found { present, ..Found::default() };
     for id in found.present.iter() {
         let cpu = folder.join(format!("cpu{id}"));
-        found
-            .descriptions
-            .push(describe(id, &cpu, nodes.get(&id).copied()));
+        found.descriptions.push(describe(id, &cpu, nodes.get(&id).copied()));
         // Asked after the topology: a CPU that went offline meanwhile is not taken for one without.
         if listed.as_ref().is_none_or(|listed| listed.contains(id)) && is_online(&cpu) {
             found.online.insert(id)?;
@@ -123,22 +107,11 @@ fn nodes(folder: &Path) -> BTreeMap<u32, u32> {
 }
 
 fn no_cpu(folder: &Path) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::NotFound,
-        format!("no CPU in {}", folder.display()),
-    )
+    io::Error::new(io::ErrorKind::NotFound, format!("no CPU in {}", folder.display()))
 }
 
 /// Lists first, being shorter; newer names first, since the old ones are to go.
-const PACKAGE_SIBLINGS: [&str; 4] = [
-    "package_cpus_list",
-    "core_siblings_list",
-    "package_cpus",
-    "core_siblings",
-];
-const CORE_SIBLINGS: [&str; 4] = [
-    "core_cpus_list",
-    "thread_siblings_list",
-    "core_cpus",
-    "thread_siblings",
-];
+const PACKAGE_SIBLINGS: [&str; 4] =
+    ["package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings"];
+const CORE_SIBLINGS: [&str; 4] =
+    ["core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings"];

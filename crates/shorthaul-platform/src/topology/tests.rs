@@ -28,10 +28,7 @@ impl Tree {
             tree.shared(id, "thread_siblings_list", &range(core * threads, threads));
         }
         for (node, first) in (0..count).step_by((threads * cores) as usize).enumerate() {
-            tree.file(
-                &format!("node/node{node}/cpulist"),
-                &range(first, threads * cores),
-            );
+            tree.file(&format!("node/node{node}/cpulist"), &range(first, threads * cores));
         }
         tree.file("cpu/online", &range(0, count));
         tree
@@ -74,34 +71,18 @@ impl Tree {
 }
 
 fn ids(topology: &Topology) -> String {
-    CpuSet::from_ids(topology.cpus().iter().map(|cpu| cpu.id))
-        .unwrap()
-        .to_string()
+    CpuSet::from_ids(topology.cpus().iter().map(|cpu| cpu.id)).unwrap().to_string()
 }
 
 fn counts(cpus: usize, cores: usize, packages: usize, numa_nodes: usize) -> Counts {
-    Counts {
-        cpus,
-        cores: Some(cores),
-        packages: Some(packages),
-        numa_nodes,
-    }
+    Counts { cpus, cores: Some(cores), packages: Some(packages), numa_nodes }
 }
 
 #[test]
 fn machines_of_any_size_are_read() {
-    assert_eq!(
-        Tree::of(513, 1, 171).read().counts(),
-        counts(513, 513, 3, 3)
-    );
-    assert_eq!(
-        Tree::of(1025, 2, 128).read().counts(),
-        counts(1025, 513, 5, 5)
-    );
-    assert_eq!(
-        Tree::of(1920, 2, 60).read().counts(),
-        counts(1920, 960, 16, 16)
-    );
+    assert_eq!(Tree::of(513, 1, 171).read().counts(), counts(513, 513, 3, 3));
+    assert_eq!(Tree::of(1025, 2, 128).read().counts(), counts(1025, 513, 5, 5));
+    assert_eq!(Tree::of(1920, 2, 60).read().counts(), counts(1920, 960, 16, 16));
     let huge = Tree::of(8192, 4, 256).read();
     assert_eq!(huge.counts(), counts(8192, 2048, 8, 8));
     assert_eq!(huge.cpus()[8191].place().to_string(), "S7C255T3");
@@ -122,13 +103,7 @@ fn cpu_0_may_be_offline() {
     tree.file("cpu/online", "1-3\n");
     fs::remove_dir_all(tree.cpus().join("cpu0/topology")).unwrap();
     let topology = tree.read();
-    assert_eq!(
-        (
-            ids(&topology).as_str(),
-            topology.offline().to_string().as_str()
-        ),
-        ("1-3", "0")
-    );
+    assert_eq!((ids(&topology).as_str(), topology.offline().to_string().as_str()), ("1-3", "0"));
     assert_eq!(topology.cpus()[0].place().to_string(), "S0C0T0");
 }
 
@@ -155,12 +130,7 @@ fn a_list_without_folders_names_cpus_and_nothing_else() {
     let error = Topology::read_from(tree.0.path()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::NotFound);
     tree.file("cpu/online", "0-1\n");
-    let unnamed = Counts {
-        cpus: 2,
-        cores: None,
-        packages: None,
-        numa_nodes: 1,
-    };
+    let unnamed = Counts { cpus: 2, cores: None, packages: None, numa_nodes: 1 };
     assert_eq!(tree.read().counts(), unnamed);
 }
 
@@ -170,11 +140,7 @@ fn packages_without_a_label_are_known_by_their_siblings() {
         let tree = Tree::of(4, 1, 2);
         for id in 0..4 {
             tree.cpu(id, "physical_package_id", label);
-            tree.cpu(
-                id,
-                "core_siblings",
-                if id < 2 { "00000000,00000003" } else { "c" },
-            );
+            tree.cpu(id, "core_siblings", if id < 2 { "00000000,00000003" } else { "c" });
         }
         assert_eq!(tree.read().counts(), counts(4, 4, 2, 2), "{label}");
         assert_eq!(tree.read().cpus()[2].package, None);
@@ -187,11 +153,8 @@ fn a_die_may_have_the_same_label_in_each_package() {
     for id in 0..8 {
         tree.cpu(id, "die_id", &(id % 2).to_string());
         tree.cpu(id, "core_id", "0");
-        fs::remove_file(
-            tree.cpus()
-                .join(format!("cpu{id}/topology/thread_siblings_list")),
-        )
-        .unwrap();
+        fs::remove_file(tree.cpus().join(format!("cpu{id}/topology/thread_siblings_list")))
+            .unwrap();
     }
     assert_eq!(tree.read().counts(), counts(8, 4, 2, 2));
 }
@@ -207,15 +170,7 @@ fn what_vanishes_or_is_garbage_is_not_named() {
     tree.file("node/node0/cpulist", "x");
     fs::remove_dir_all(tree.cpus().join("cpu2/topology")).unwrap();
     let found = tree.read().counts();
-    assert_eq!(
-        found,
-        Counts {
-            cpus: 4,
-            cores: None,
-            packages: None,
-            numa_nodes: 1
-        }
-    );
+    assert_eq!(found, Counts { cpus: 4, cores: None, packages: None, numa_nodes: 1 });
 }
 
 #[test]

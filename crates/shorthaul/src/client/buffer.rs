@@ -31,17 +31,11 @@ pub(crate) trait Home: Send + Sync {
 
 impl Buffer {
     pub(crate) fn registered(memory: SharedMapping, region: u64, home: Arc<dyn Home>) -> Self {
-        Self {
-            memory,
-            region: Some(Registered { region, home }),
-        }
+        Self { memory, region: Some(Registered { region, home }) }
     }
 
     pub(crate) fn one_shot(memory: SharedMapping) -> Self {
-        Self {
-            memory,
-            region: None,
-        }
+        Self { memory, region: None }
     }
 
     /// Its region's number, if it is registered with `home`.

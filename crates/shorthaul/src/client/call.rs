@@ -60,17 +60,8 @@ pub(crate) enum Wanted {
 impl<'a, T: Transport> Call<'a, T> {
     pub(crate) fn new(transport: T, method: &'a str) -> Self {
         let wanted = Wanted::Nothing;
-        let outgoing = Outgoing {
-            method,
-            request: &[],
-            payload: &[],
-            wanted,
-            timeout: None,
-        };
-        Self {
-            transport,
-            outgoing,
-        }
+        let outgoing = Outgoing { method, request: &[], payload: &[], wanted, timeout: None };
+        Self { transport, outgoing }
     }
 
     /// The request: small, for bulk there is [`Call::payload`].
@@ -168,11 +159,7 @@ impl Outgoing<'_> {
             Wanted::Buffer(buffer, range) => match check_part(&buffer, &range, home) {
                 Ok(region) => {
                     let (offset, bytes) = (range.start as u64, range.len() as u64);
-                    let place = Place::Region {
-                        region,
-                        offset,
-                        bytes,
-                    };
+                    let place = Place::Region { region, offset, bytes };
                     (place, None, Some(buffer), range.start)
                 }
                 Err(error) => return Err(CallError::new(error, Some(buffer))),
@@ -180,14 +167,7 @@ impl Outgoing<'_> {
             Wanted::Fresh(bytes) => {
                 let (descriptor, buffer) =
                     fresh(bytes).map_err(|error| CallError::new(error, None))?;
-                (
-                    Place::OneShot {
-                        bytes: bytes as u64,
-                    },
-                    Some(descriptor),
-                    Some(buffer),
-                    0,
-                )
+                (Place::OneShot { bytes: bytes as u64 }, Some(descriptor), Some(buffer), 0)
             }
         };
         let mut text = MessageBytes::from_slice(self.method.as_bytes());
@@ -196,16 +176,7 @@ impl Outgoing<'_> {
         let timeout = self.timeout.unwrap_or(timeout_default);
         let now = Instant::now();
         let deadline = now.checked_add(timeout).unwrap_or(now + FOR_EVER);
-        Ok(Prepared {
-            place,
-            text,
-            method_bytes,
-            payload,
-            descriptor,
-            buffer,
-            offset,
-            deadline,
-        })
+        Ok(Prepared { place, text, method_bytes, payload, descriptor, buffer, offset, deadline })
     }
 
     fn check(&self, peer: &Limits) -> Result<(), Error> {
@@ -258,11 +229,7 @@ impl Prepared {
 
 impl Wanted {
     fn into_buffer(self) -> Option<Buffer> {
-        if let Self::Buffer(buffer, _) = self {
-            Some(buffer)
-        } else {
-            None
-        }
+        if let Self::Buffer(buffer, _) = self { Some(buffer) } else { None }
     }
 }
 
@@ -276,9 +243,7 @@ fn check_part(buffer: &Buffer, range: &Range<usize>, home: &Arc<dyn Home>) -> Re
     };
     let (start, end, bytes) = (range.start, range.end, buffer.len());
     if start > end || end > bytes {
-        return Err(Error::Misuse(format!(
-            "bytes {start}..{end} of a buffer of {bytes}"
-        )));
+        return Err(Error::Misuse(format!("bytes {start}..{end} of a buffer of {bytes}")));
     }
     if !(start as u64).is_multiple_of(PAYLOAD_ALIGNMENT) {
         return Err(Error::Misuse(format!(
@@ -293,10 +258,7 @@ fn copy_payload(source: &[u8], pool: &Arc<MemoryPool>) -> Result<Option<PooledMe
         return Ok(None);
     }
     let mut copy = pool.take(source.len()).map_err(|error| {
-        Error::LimitReached(format!(
-            "no memory for a payload of {} bytes: {error}",
-            source.len()
-        ))
+        Error::LimitReached(format!("no memory for a payload of {} bytes: {error}", source.len()))
     })?;
     copy.copy_from_slice(source);
     Ok(Some(copy))

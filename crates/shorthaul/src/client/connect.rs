@@ -108,12 +108,7 @@ pub(crate) fn open<T>(socket: UnixStream, options: &ClientOptions) -> Result<Con
     let pool = Arc::new(MemoryPool::default());
     let now = Instant::now();
     let connection = ClientConnection::new(options.limits, Arc::clone(&pool), now);
-    let mut connected = Connected {
-        socket,
-        connection,
-        pool,
-        server,
-    };
+    let mut connected = Connected { socket, connection, pool, server };
     connected.shake_hands()?;
     Ok(connected)
 }
@@ -150,9 +145,9 @@ impl<T> Connected<T> {
         }
         match self.connection.next_event().map_err(broken)? {
             Some(ClientEvent::Open) => Ok(true),
-            Some(ClientEvent::Goodbye { code, message }) => Err(Error::PeerRefused(format!(
-                "the server says {code}: {message}"
-            ))),
+            Some(ClientEvent::Goodbye { code, message }) => {
+                Err(Error::PeerRefused(format!("the server says {code}: {message}")))
+            }
             _ => Ok(false),
         }
     }

@@ -57,10 +57,7 @@ struct Released(Mutex<Vec<u64>>);
 
 impl Home for Released {
     fn release(&self, region: u64) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(region);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(region);
     }
 }
 
@@ -105,12 +102,7 @@ impl DirectClient {
     /// # Errors
     /// As [`DirectClient::connect`].
     pub fn from_stream(stream: UnixStream, options: &ClientOptions) -> Result<Self> {
-        let Connected {
-            socket,
-            connection,
-            pool,
-            server,
-        } = connect::open(stream, options)?;
+        let Connected { socket, connection, pool, server } = connect::open(stream, options)?;
         let released = Arc::new(Released::default());
         let home = SharedHome(Arc::clone(&released) as Arc<dyn Home>);
         Ok(Self {
@@ -144,8 +136,7 @@ impl DirectClient {
         let (memory, memfd) = registrable(bytes)?;
         self.ensure_alive()?;
         let region = self.new_id();
-        self.connection
-            .register(region, bytes as u64, memfd.into_descriptor());
+        self.connection.register(region, bytes as u64, memfd.into_descriptor());
         let by = Instant::now() + self.timeout_default;
         loop {
             match self.step(by)? {
@@ -172,9 +163,7 @@ impl DirectClient {
     pub fn poll(&mut self, timeout: Duration) -> Result<()> {
         self.ensure_alive()?;
         let now = Instant::now();
-        let by = now
-            .checked_add(timeout)
-            .unwrap_or(now + self.timeout_default);
+        let by = now.checked_add(timeout).unwrap_or(now + self.timeout_default);
         match self.take_in_until(by) {
             Ok(()) => Ok(()),
             Err(error) => Err(self.die(error)),
@@ -216,10 +205,7 @@ impl DirectClient {
         let deadline = prepared.deadline;
         let call = self.start(prepared);
         loop {
-            match self
-                .step(deadline)
-                .map_err(|error| CallError::new(error, None))?
-            {
+            match self.step(deadline).map_err(|error| CallError::new(error, None))? {
                 Some(Step::Answered(answered, outcome)) if answered == call => return outcome,
                 // The late answer to an earlier call.
                 Some(_) => {}
@@ -235,11 +221,7 @@ impl DirectClient {
     fn start(&mut self, mut prepared: Prepared) -> u64 {
         let call = self.new_id();
         let (payload, descriptor) = (prepared.payload.take(), prepared.descriptor.take());
-        let token = Token {
-            call,
-            buffer: prepared.buffer.take(),
-            offset: prepared.offset,
-        };
+        let token = Token { call, buffer: prepared.buffer.take(), offset: prepared.offset };
         let outgoing = OutgoingCall {
             call,
             remaining_ns: prepared.remaining_ns(Instant::now()),
@@ -280,11 +262,7 @@ impl DirectClient {
                 break;
             }
         }
-        while let Some(event) = self
-            .connection
-            .handle_timeout(Instant::now())
-            .map_err(broken)?
-        {
+        while let Some(event) = self.connection.handle_timeout(Instant::now()).map_err(broken)? {
             self.on_event(event)?;
             something_happened = true;
         }
@@ -312,10 +290,7 @@ impl DirectClient {
         let step = self.receive(flushed, by, now)?;
         // Nobody is late for whose bytes nobody has looked: only a dry socket tells.
         if let Step::Dry = step
-            && let Some(event) = self
-                .connection
-                .handle_timeout(Instant::now())
-                .map_err(broken)?
+            && let Some(event) = self.connection.handle_timeout(Instant::now()).map_err(broken)?
         {
             return self.on_event(event).map(Some);
         }
@@ -323,14 +298,10 @@ impl DirectClient {
     }
 
     fn receive(&mut self, flushed: Flushed, by: Instant, now: Instant) -> Result<Step> {
-        let by = self
-            .connection
-            .deadline()
-            .map_or(by, |deadline| deadline.min(by));
+        let by = self.connection.deadline().map_or(by, |deadline| deadline.min(by));
         let wait = match flushed {
             Flushed::All => {
-                self.set_receive_timeout(by.saturating_duration_since(now))
-                    .map_err(lost)?;
+                self.set_receive_timeout(by.saturating_duration_since(now)).map_err(lost)?;
                 Wait::Block
             }
             Flushed::Blocked | Flushed::Paused => {
@@ -365,9 +336,7 @@ impl DirectClient {
                 Step::Other
             }
             ClientEvent::Goodbye { code, message } => {
-                return Err(Error::ConnectionLost(format!(
-                    "the server says {code}: {message}"
-                )));
+                return Err(Error::ConnectionLost(format!("the server says {code}: {message}")));
             }
             // Dropping the token gives its buffer back.
             ClientEvent::LetGo { .. } | ClientEvent::Retired { .. } | ClientEvent::Open => {
@@ -381,14 +350,8 @@ impl DirectClient {
             return Ok(Flushed::All);
         }
         let now = Instant::now();
-        stream::flush(
-            self.socket.as_fd(),
-            &mut self.connection.link,
-            now,
-            usize::MAX,
-            |_| {},
-        )
-        .map_err(|error| self.last_words(now).unwrap_or_else(|| lost(error)))
+        stream::flush(self.socket.as_fd(), &mut self.connection.link, now, usize::MAX, |_| {})
+            .map_err(|error| self.last_words(now).unwrap_or_else(|| lost(error)))
     }
 
     /// What the server said before it closed the connection, if it did.
@@ -409,11 +372,7 @@ impl DirectClient {
     }
 
     fn give_up_released(&mut self) {
-        let mut released = self
-            .released
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut released = self.released.0.lock().unwrap_or_else(PoisonError::into_inner);
         for region in released.drain(..) {
             self.connection.release(region);
         }
@@ -423,10 +382,7 @@ impl DirectClient {
     /// begun again, and one that ends late is late by no more than the slack.
     fn set_receive_timeout(&mut self, wanted: Duration) -> io::Result<()> {
         let slack = TIMEOUT_SLACK.max(wanted / 64);
-        if self
-            .receive_timeout
-            .is_some_and(|set| set.abs_diff(wanted) <= slack)
-        {
+        if self.receive_timeout.is_some_and(|set| set.abs_diff(wanted) <= slack) {
             return Ok(());
         }
         let wanted = wanted.max(TIMEOUT_SLACK);

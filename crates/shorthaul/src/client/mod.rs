@@ -144,16 +144,8 @@ impl Client {
         let region = self.new_id();
         let (answer, answered) = mpsc::channel();
         let descriptor = memfd.into_descriptor();
-        let command = Command::Register {
-            region,
-            bytes: bytes as u64,
-            descriptor,
-            answer,
-        };
-        self.shared
-            .inbox
-            .push(command)
-            .map_err(|_| self.shared.end())?;
+        let command = Command::Register { region, bytes: bytes as u64, descriptor, answer };
+        self.shared.inbox.push(command).map_err(|_| self.shared.end())?;
         // Released when dropped, whatever comes of it.
         let buffer = Buffer::registered(memory, region, Arc::clone(&self.home.0));
         match answered.recv_timeout(self.timeout_default) {
@@ -167,10 +159,8 @@ impl Client {
     /// Waits at most `timeout` for a notice from the server.
     pub fn notice(&self, timeout: Duration) -> Option<Notice> {
         let notices = self.shared.notices();
-        let waited = self
-            .shared
-            .noticed
-            .wait_timeout_while(notices, timeout, |notices| notices.is_empty());
+        let waited =
+            self.shared.noticed.wait_timeout_while(notices, timeout, |notices| notices.is_empty());
         waited.unwrap_or_else(PoisonError::into_inner).0.pop()
     }
 
@@ -205,31 +195,16 @@ impl Client {
         if self.shared.open_calls.fetch_add(1, Ordering::Relaxed) >= calls_max {
             self.shared.open_calls.fetch_sub(1, Ordering::Relaxed);
             let message = format!("{calls_max} calls of this connection are open: wait for some");
-            return Err(CallError::new(
-                Error::LimitReached(message),
-                prepared.buffer,
-            ));
+            return Err(CallError::new(Error::LimitReached(message), prepared.buffer));
         }
         let slot = self.slots().pop().unwrap_or_default();
         let (call, deadline) = (self.new_id(), prepared.deadline);
-        let submission = Submission {
-            call,
-            prepared,
-            ticket: slot.ticket(),
-        };
+        let submission = Submission { call, prepared, ticket: slot.ticket() };
         match self.shared.inbox.push(Command::Call(submission)) {
-            Ok(()) => Ok(Pending {
-                client: self,
-                call,
-                deadline,
-                slot: Some(slot),
-            }),
+            Ok(()) => Ok(Pending { client: self, call, deadline, slot: Some(slot) }),
             Err(Command::Call(submission)) => {
                 self.shared.open_calls.fetch_sub(1, Ordering::Relaxed);
-                Err(CallError::new(
-                    self.shared.end(),
-                    submission.prepared.buffer,
-                ))
+                Err(CallError::new(self.shared.end(), submission.prepared.buffer))
             }
             Err(_) => Err(CallError::new(self.shared.end(), None)),
         }
@@ -298,11 +273,7 @@ impl Pending<'_> {
 
     fn take_back(&self) {
         // A reactor that has ended has ended all calls.
-        self.client
-            .shared
-            .inbox
-            .push(Command::Cancel(self.call))
-            .ok();
+        self.client.shared.inbox.push(Command::Cancel(self.call)).ok();
     }
 }
 

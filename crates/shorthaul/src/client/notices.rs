@@ -29,11 +29,7 @@ impl Notices {
             self.waiting.pop_front();
             self.lost += 1;
         }
-        self.waiting.push_back(Notice {
-            topic,
-            data,
-            lost_before: 0,
-        });
+        self.waiting.push_back(Notice { topic, data, lost_before: 0 });
     }
 
     pub(super) fn pop(&mut self) -> Option<Notice> {

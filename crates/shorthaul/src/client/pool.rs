@@ -58,10 +58,7 @@ impl DirectPool {
             if let Some(client) = state.idle.pop() {
                 if client.is_alive() {
                     state.lent += 1;
-                    return Ok(Lent {
-                        client: Some(client),
-                        pool: self,
-                    });
+                    return Ok(Lent { client: Some(client), pool: self });
                 }
                 continue;
             }
@@ -73,9 +70,7 @@ impl DirectPool {
             let left = by.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let max = self.connections_max;
-                return Err(Error::LimitReached(format!(
-                    "all {max} connections are lent"
-                )));
+                return Err(Error::LimitReached(format!("all {max} connections are lent")));
             }
             let waited = self.returned.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -84,10 +79,7 @@ impl DirectPool {
 
     fn connect(&self) -> Result<Lent<'_>> {
         // Gives its place back if connecting fails.
-        let mut lent = Lent {
-            client: None,
-            pool: self,
-        };
+        let mut lent = Lent { client: None, pool: self };
         lent.client = Some(DirectClient::connect_with(&self.path, &self.options)?);
         Ok(lent)
     }
@@ -115,9 +107,7 @@ impl Drop for Lent<'_> {
     fn drop(&mut self) {
         let mut state = self.pool.lock();
         state.lent -= 1;
-        state
-            .idle
-            .extend(self.client.take().filter(DirectClient::is_alive));
+        state.idle.extend(self.client.take().filter(DirectClient::is_alive));
         drop(state);
         self.pool.returned.notify_one();
     }

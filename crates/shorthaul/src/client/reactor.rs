@@ -30,12 +30,7 @@ use crate::threads::Reaper;
 pub(super) enum Command {
     Call(Submission),
     Cancel(u64),
-    Register {
-        region: u64,
-        bytes: u64,
-        descriptor: OwnedFd,
-        answer: Registration,
-    },
+    Register { region: u64, bytes: u64, descriptor: OwnedFd, answer: Registration },
     Release(u64),
     Stop,
 }
@@ -79,17 +74,11 @@ impl Reactor {
         connected: Connected<Token>,
         options: &ClientOptions,
     ) -> io::Result<(Arc<Shared>, JoinHandle<()>)> {
-        let Connected {
-            socket,
-            connection,
-            pool,
-            ..
-        } = connected;
+        let Connected { socket, connection, pool, .. } = connected;
         let poll = Poll::new()?;
         let inbox = Arc::new(Inbox::new(poll.registry(), BELL)?);
         let fd = socket.as_raw_fd();
-        poll.registry()
-            .register(&mut SourceFd(&fd), SOCKET, Interest::READABLE)?;
+        poll.registry().register(&mut SourceFd(&fd), SOCKET, Interest::READABLE)?;
         let shared = Arc::new(Shared {
             inbox,
             pool,
@@ -111,14 +100,12 @@ impl Reactor {
             waits_for_writing: false,
         };
         let hook = options.on_thread_start.clone();
-        let thread = thread::Builder::new()
-            .name("shorthaul-crx".into())
-            .spawn(move || {
-                if let Some(hook) = hook {
-                    hook();
-                }
-                reactor.run();
-            })?;
+        let thread = thread::Builder::new().name("shorthaul-crx".into()).spawn(move || {
+            if let Some(hook) = hook {
+                hook();
+            }
+            reactor.run();
+        })?;
         Ok((shared, thread))
     }
 
@@ -164,12 +151,7 @@ impl Reactor {
                 // False if its answer has just come.
                 self.connection.cancel(call, now);
             }
-            Command::Register {
-                region,
-                bytes,
-                descriptor,
-                answer,
-            } => {
+            Command::Register { region, bytes, descriptor, answer } => {
                 self.registrations.push((region, answer));
                 self.connection.register(region, bytes, descriptor);
             }
@@ -179,17 +161,9 @@ impl Reactor {
     }
 
     fn start_call(&mut self, submission: Submission, now: Instant) {
-        let Submission {
-            call,
-            mut prepared,
-            ticket,
-        } = submission;
+        let Submission { call, mut prepared, ticket } = submission;
         let (payload, descriptor) = (prepared.payload.take(), prepared.descriptor.take());
-        let token = Token {
-            ticket,
-            buffer: prepared.buffer.take(),
-            offset: prepared.offset,
-        };
+        let token = Token { ticket, buffer: prepared.buffer.take(), offset: prepared.offset };
         let outgoing = OutgoingCall {
             call,
             remaining_ns: prepared.remaining_ns(now),
@@ -246,10 +220,7 @@ impl Reactor {
             }
             ClientEvent::LetGo { token } | ClientEvent::Retired { token } => self.bury(token),
             ClientEvent::Registered { region, result } => {
-                let found = self
-                    .registrations
-                    .iter()
-                    .position(|(waiting, _)| *waiting == region);
+                let found = self.registrations.iter().position(|(waiting, _)| *waiting == region);
                 if let Some(index) = found {
                     // Who asked may have given up.
                     self.registrations.swap_remove(index).1.send(result).ok();
@@ -260,9 +231,7 @@ impl Reactor {
                 self.shared.noticed.notify_one();
             }
             ClientEvent::Goodbye { code, message } => {
-                return Err(Error::ConnectionLost(format!(
-                    "the server says {code}: {message}"
-                )));
+                return Err(Error::ConnectionLost(format!("the server says {code}: {message}")));
             }
             ClientEvent::Open => {}
         }
@@ -270,13 +239,8 @@ impl Reactor {
     }
 
     fn write(&mut self, now: Instant) -> Result<()> {
-        let flushed = stream::flush(
-            self.socket.as_fd(),
-            &mut self.connection.link,
-            now,
-            usize::MAX,
-            |_| {},
-        );
+        let flushed =
+            stream::flush(self.socket.as_fd(), &mut self.connection.link, now, usize::MAX, |_| {});
         let is_blocked = match flushed {
             Ok(flushed) => flushed == Flushed::Blocked,
             // What the server said before it went is still to be read: it may say why.
@@ -292,9 +256,7 @@ impl Reactor {
             let interest = writable.map_or(Interest::READABLE, |w| w | Interest::READABLE);
             let fd = self.socket.as_raw_fd();
             let registry = self.poll.registry();
-            registry
-                .reregister(&mut SourceFd(&fd), SOCKET, interest)
-                .map_err(lost)?;
+            registry.reregister(&mut SourceFd(&fd), SOCKET, interest).map_err(lost)?;
         }
         Ok(())
     }
@@ -302,11 +264,8 @@ impl Reactor {
     fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
         let may_sleep = self.shared.inbox.fall_asleep();
         let until = |by: Instant| by.saturating_duration_since(Instant::now());
-        let timeout = if may_sleep {
-            self.connection.deadline().map(until)
-        } else {
-            Some(Duration::ZERO)
-        };
+        let timeout =
+            if may_sleep { self.connection.deadline().map(until) } else { Some(Duration::ZERO) };
         let polled = self.poll.poll(events, timeout);
         if may_sleep {
             self.shared.inbox.wake_up();
@@ -318,18 +277,9 @@ impl Reactor {
     }
 
     fn say_goodbye(&mut self, violation: &crate::connection::Violation, now: Instant) {
-        self.connection
-            .link
-            .say_goodbye(violation.code(), &violation.to_string());
+        self.connection.link.say_goodbye(violation.code(), &violation.to_string());
         // The peer may not listen; then it learns nothing.
-        stream::flush(
-            self.socket.as_fd(),
-            &mut self.connection.link,
-            now,
-            usize::MAX,
-            |_| {},
-        )
-        .ok();
+        stream::flush(self.socket.as_fd(), &mut self.connection.link, now, usize::MAX, |_| {}).ok();
     }
 
     /// Drops elsewhere what nobody waits for: unmapping a large buffer takes long.
@@ -345,18 +295,9 @@ impl Reactor {
     /// The connection has ended: everybody who waits is told.
     fn finish(mut self, reason: &str) {
         let lost = || Error::ConnectionLost(reason.to_owned());
-        *self
-            .shared
-            .ended
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
+        *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
         for command in self.shared.inbox.close() {
-            if let Command::Call(Submission {
-                mut prepared,
-                ticket,
-                ..
-            }) = command
-            {
+            if let Command::Call(Submission { mut prepared, ticket, .. }) = command {
                 // Never sent: the buffer is still the caller's.
                 let buffer = prepared.buffer.take();
                 ticket.answer(Err(CallError::new(lost(), buffer))).ok();

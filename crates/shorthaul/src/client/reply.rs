@@ -108,12 +108,9 @@ impl Reply {
     pub fn sum(&self, stride: usize) -> u64 {
         match (&self.inline, &self.buffer) {
             (Some(memory), _) if stride == 1 => sum_all(&memory[..self.bytes]),
-            (Some(memory), _) => memory[..self.bytes]
-                .iter()
-                .step_by(stride)
-                .copied()
-                .map(u64::from)
-                .sum(),
+            (Some(memory), _) => {
+                memory[..self.bytes].iter().step_by(stride).copied().map(u64::from).sum()
+            }
             (None, Some(buffer)) => buffer.sum(self.offset..self.offset + self.bytes, stride),
             (None, None) => 0,
         }
@@ -134,9 +131,7 @@ pub struct CallError {
 
 impl CallError {
     pub(crate) fn new(error: Error, buffer: Option<Buffer>) -> Self {
-        Self {
-            inner: Box::new((error, buffer)),
-        }
+        Self { inner: Box::new((error, buffer)) }
     }
 
     /// What went wrong.
@@ -173,23 +168,10 @@ pub(crate) type Outcome = Result<Reply, CallError>;
 
 /// Puts an answer and the buffer of its call together.
 pub(crate) fn outcome(answer: Answered, buffer: Option<Buffer>, offset: usize) -> Outcome {
-    let Answered {
-        status,
-        lane,
-        payload_bytes: bytes,
-        response,
-        payload: inline,
-    } = answer;
+    let Answered { status, lane, payload_bytes: bytes, response, payload: inline } = answer;
     match status {
         Some(status) => Err(CallError::new(status.into(), buffer)),
-        None => Ok(Reply {
-            response,
-            lane: lane.into(),
-            bytes,
-            offset,
-            inline,
-            buffer,
-        }),
+        None => Ok(Reply { response, lane: lane.into(), bytes, offset, inline, buffer }),
     }
 }
 

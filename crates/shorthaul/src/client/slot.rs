@@ -32,9 +32,7 @@ impl Slot {
     /// Makes a slot that nobody else holds ready for a call.
     pub(super) fn ticket(self: &Arc<Self>) -> Ticket {
         *self.lock() = State::Waiting;
-        Ticket {
-            slot: Arc::clone(self),
-        }
+        Ticket { slot: Arc::clone(self) }
     }
 
     /// Waits for the outcome until `by`. None if it didn't come: then it never will, here.

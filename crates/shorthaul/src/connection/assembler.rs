@@ -45,16 +45,8 @@ struct DescriptorSet<D> {
 #[derive(Debug)]
 enum State<D> {
     Header,
-    Body {
-        header: Header,
-        claim: Option<Claim<D>>,
-    },
-    Payload {
-        header: Header,
-        claim: Option<Claim<D>>,
-        memory: PooledMemory,
-        filled: usize,
-    },
+    Body { header: Header, claim: Option<Claim<D>> },
+    Payload { header: Header, claim: Option<Claim<D>>, memory: PooledMemory, filled: usize },
 }
 
 /// A whole frame.
@@ -93,9 +85,7 @@ impl<D> Assembler<D> {
     /// staging buffer. Never empty as long as [`Self::next`] was called until it gave nothing.
     pub(super) fn space(&mut self) -> &mut [u8] {
         if matches!(self.state, State::Payload { .. }) {
-            let State::Payload { memory, filled, .. } = &mut self.state else {
-                unreachable!()
-            };
+            let State::Payload { memory, filled, .. } = &mut self.state else { unreachable!() };
             return &mut memory[*filled..];
         }
         self.make_room();
@@ -135,27 +125,14 @@ impl<D> Assembler<D> {
             return self.pause().map(|()| None);
         }
         match std::mem::replace(&mut self.state, State::Header) {
-            State::Payload {
-                header,
-                claim,
-                memory,
-                ..
-            } => {
+            State::Payload { header, claim, memory, .. } => {
                 let frame = Frame::decode(&header, &self.body)?;
-                Ok(Some(Assembled {
-                    frame,
-                    descriptor: claim,
-                    payload: Some(memory),
-                }))
+                Ok(Some(Assembled { frame, descriptor: claim, payload: Some(memory) }))
             }
             State::Body { header, claim } => {
                 let body = self.consume(HEADER_BYTES + header.body_bytes as usize);
                 let frame = Frame::decode(&header, &self.staging[body][HEADER_BYTES..])?;
-                Ok(Some(Assembled {
-                    frame,
-                    descriptor: claim,
-                    payload: None,
-                }))
+                Ok(Some(Assembled { frame, descriptor: claim, payload: None }))
             }
             State::Header => Ok(None),
         }
@@ -205,11 +182,7 @@ impl<D> Assembler<D> {
     /// Takes exactly the descriptors that the header announces, if they came with its first byte.
     fn claim(&mut self, header: &Header) -> Result<Option<Claim<D>>, Violation> {
         let first_byte = self.position;
-        if self
-            .sets
-            .first()
-            .is_some_and(|set| set.stretch.end <= first_byte)
-        {
+        if self.sets.first().is_some_and(|set| set.stretch.end <= first_byte) {
             return Err(Violation::UnclaimedDescriptors);
         }
         if header.descriptors == 0 {
@@ -225,9 +198,7 @@ impl<D> Assembler<D> {
                 }
         });
         if !is_claimed {
-            return Err(Violation::DescriptorCount {
-                announced: header.descriptors,
-            });
+            return Err(Violation::DescriptorCount { announced: header.descriptors });
         }
         Ok(Some(match self.sets.remove(0).arrival {
             // No frame kind takes more than one descriptor so far.
@@ -245,19 +216,13 @@ impl<D> Assembler<D> {
         };
         let body = self.consume(HEADER_BYTES + header.body_bytes as usize);
         self.body.clear();
-        self.body
-            .extend_from_slice(&self.staging[body][HEADER_BYTES..]);
+        self.body.extend_from_slice(&self.staging[body][HEADER_BYTES..]);
         let bytes = usize::try_from(header.payload_bytes).map_err(|_| Violation::NoMemory)?;
         let mut memory = self.pool.take(bytes).map_err(|_| Violation::NoMemory)?;
         let here = self.consume(bytes.min(self.held.len()));
         let filled = here.len();
         memory[..filled].copy_from_slice(&self.staging[here]);
-        self.state = State::Payload {
-            header,
-            claim,
-            memory,
-            filled,
-        };
+        self.state = State::Payload { header, claim, memory, filled };
         Ok(())
     }
 
@@ -271,11 +236,7 @@ impl<D> Assembler<D> {
         let first_byte = self.position;
         let may_wait = in_header && !self.held.is_empty() && self.sets.len() <= 1;
         let in_order = |set: &DescriptorSet<D>| may_wait && set.stretch.contains(&first_byte);
-        if self.sets.iter().all(in_order) {
-            Ok(())
-        } else {
-            Err(Violation::UnclaimedDescriptors)
-        }
+        if self.sets.iter().all(in_order) { Ok(()) } else { Err(Violation::UnclaimedDescriptors) }
     }
 
     /// Takes `bytes` off the front of what is held; they stay in `staging` until the next read.

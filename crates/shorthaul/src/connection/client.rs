@@ -65,10 +65,7 @@ pub(crate) enum ClientEvent<T> {
     /// The server did not let go in time: unmap the buffer, never use it again.
     Retired { token: T },
     /// The server's word on a region.
-    Registered {
-        region: u64,
-        result: Result<(), Status>,
-    },
+    Registered { region: u64, result: Result<(), Status> },
     /// News from the server.
     Notice { topic: u32, data: MessageBytes },
     /// The server's last word.
@@ -90,11 +87,8 @@ impl<D, T> ClientConnection<D, T> {
     pub(crate) fn new(limits: Limits, pool: Arc<MemoryPool>, now: Instant) -> Self {
         let mut link = Link::new(limits, pool, now);
         link.push_hello(VERSION);
-        let table = Table {
-            calls: HashMap::new(),
-            unacknowledged: VecDeque::new(),
-            retired_bytes: 0,
-        };
+        let table =
+            Table { calls: HashMap::new(), unacknowledged: VecDeque::new(), retired_bytes: 0 };
         Self { link, table }
     }
 
@@ -110,29 +104,19 @@ impl<D, T> ClientConnection<D, T> {
                     self.link.accept_hello(&hello)?;
                     Some(ClientEvent::Open)
                 }
-                Frame::Goodbye { code, message } => Some(ClientEvent::Goodbye {
-                    code,
-                    message: message.to_owned(),
-                }),
+                Frame::Goodbye { code, message } => {
+                    Some(ClientEvent::Goodbye { code, message: message.to_owned() })
+                }
                 _ if !is_open => return Err(Violation::Unexpected("the hello must come first")),
                 Frame::Reply(reply) => self.table.on_reply(&reply, assembled.payload)?,
-                Frame::Registered {
-                    region,
-                    code,
-                    message,
-                } => {
+                Frame::Registered { region, code, message } => {
                     let failed = code != Code::Ok;
-                    let result = if failed {
-                        Err(Status::new(code, message))
-                    } else {
-                        Ok(())
-                    };
+                    let result = if failed { Err(Status::new(code, message)) } else { Ok(()) };
                     Some(ClientEvent::Registered { region, result })
                 }
-                Frame::Notice { topic, data } => Some(ClientEvent::Notice {
-                    topic,
-                    data: MessageBytes::from_slice(data),
-                }),
+                Frame::Notice { topic, data } => {
+                    Some(ClientEvent::Notice { topic, data: MessageBytes::from_slice(data) })
+                }
                 _ => return Err(Violation::Unexpected("only a client sends it")),
             };
             if event.is_some() {
@@ -150,35 +134,12 @@ impl<D, T> ClientConnection<D, T> {
         descriptor: Option<D>,
         token: T,
     ) {
-        let OutgoingCall {
-            call: id,
-            remaining_ns,
-            place,
-            method,
-            request,
-        } = *call;
+        let OutgoingCall { call: id, remaining_ns, place, method, request } = *call;
         let payload_bytes = payload.as_ref().map_or(0, |payload| payload.len());
-        let frame = Frame::Call(Call {
-            call: id,
-            remaining_ns,
-            place,
-            method,
-            request,
-        });
+        let frame = Frame::Call(Call { call: id, remaining_ns, place, method, request });
         let head = frame.encode(payload_bytes as u64);
-        self.link.outbox.push(OutFrame {
-            head,
-            payload,
-            payload_bytes,
-            descriptor,
-        });
-        self.table.calls.insert(
-            id,
-            OpenCall {
-                place,
-                state: CallState::Waiting(token),
-            },
-        );
+        self.link.outbox.push(OutFrame { head, payload, payload_bytes, descriptor });
+        self.table.calls.insert(id, OpenCall { place, state: CallState::Waiting(token) });
     }
 
     /// Takes a call back: its token comes out as `LetGo` or `Retired`. False if it is not waiting.
@@ -193,17 +154,14 @@ impl<D, T> ClientConnection<D, T> {
                 return false;
             }
         }
-        self.table
-            .unacknowledged
-            .push_back((now + CANCEL_ACK_TIMEOUT, call));
+        self.table.unacknowledged.push_back((now + CANCEL_ACK_TIMEOUT, call));
         self.link.push(Frame::Cancel { call });
         true
     }
 
     /// Announces a region.
     pub(crate) fn register(&mut self, region: u64, bytes: u64, descriptor: D) {
-        self.link
-            .push_with(Frame::Register { region, bytes }, descriptor);
+        self.link.push_with(Frame::Register { region, bytes }, descriptor);
     }
 
     /// Gives a region up; no call that names it is open.
@@ -219,10 +177,7 @@ impl<D, T> ClientConnection<D, T> {
     /// When [`Self::handle_timeout`] has something to do.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let acknowledgement = self.table.unacknowledged.front().map(|&(by, _)| by);
-        [self.link.deadline(), acknowledgement]
-            .into_iter()
-            .flatten()
-            .min()
+        [self.link.deadline(), acknowledgement].into_iter().flatten().min()
     }
 
     /// Finds what has taken too long; call it again until it gives nothing.
@@ -310,13 +265,7 @@ fn check_answer(
         let is_size = reply.code == Code::OutOfRange && reply.payload_bytes > 0;
         status.bytes_needed = is_size.then_some(reply.payload_bytes);
         let lane = LaneNumber::None;
-        return Ok(Answered {
-            status: Some(status),
-            lane,
-            payload_bytes: 0,
-            response,
-            payload,
-        });
+        return Ok(Answered { status: Some(status), lane, payload_bytes: 0, response, payload });
     }
     let is_offered = match (place, reply.lane) {
         (_, LaneNumber::None) => reply.payload_bytes == 0,
@@ -331,18 +280,10 @@ fn check_answer(
         return Err(Violation::Answer("a lane that the call did not offer"));
     }
     if reply.payload_bytes > bytes_of(place) {
-        return Err(Violation::Answer(
-            "more payload than the call offered room for",
-        ));
+        return Err(Violation::Answer("more payload than the call offered room for"));
     }
     let payload_bytes = reply.payload_bytes as usize;
-    Ok(Answered {
-        status: None,
-        lane: reply.lane,
-        payload_bytes,
-        response,
-        payload,
-    })
+    Ok(Answered { status: None, lane: reply.lane, payload_bytes, response, payload })
 }
 
 fn bytes_of(place: Place) -> u64 {

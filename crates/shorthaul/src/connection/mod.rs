@@ -174,10 +174,7 @@ impl<D> Link<D> {
     /// When [`Self::check_time`] has something to find.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let hello = (!self.is_open()).then_some(self.hello_by);
-        [hello, self.assembler.deadline(), self.outbox.deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        [hello, self.assembler.deadline(), self.outbox.deadline()].into_iter().flatten().min()
     }
 
     /// Finds what has taken too long.
@@ -206,32 +203,17 @@ impl<D> Link<D> {
     fn push_with(&mut self, frame: Frame<'_>, descriptor: D) {
         let head = frame.encode(0);
         let descriptor = Some(descriptor);
-        self.outbox.push(OutFrame {
-            head,
-            payload: None,
-            payload_bytes: 0,
-            descriptor,
-        });
+        self.outbox.push(OutFrame { head, payload: None, payload_bytes: 0, descriptor });
     }
 
     fn push_hello(&mut self, version_min: u16) {
         let limits = self.limits;
-        let hello = Hello {
-            version_min,
-            version_max: VERSION,
-            features: FEATURES,
-            limits,
-        };
+        let hello = Hello { version_min, version_max: VERSION, features: FEATURES, limits };
         self.push(Frame::Hello(hello));
     }
 
     fn accept_hello(&mut self, hello: &Hello) -> Result<(), Violation> {
-        let Hello {
-            version_min,
-            version_max,
-            mut limits,
-            ..
-        } = *hello;
+        let Hello { version_min, version_max, mut limits, .. } = *hello;
         if self.is_open() {
             return Err(Violation::Unexpected("a second hello"));
         }

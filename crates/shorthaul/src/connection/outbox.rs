@@ -40,11 +40,7 @@ pub(crate) struct Transmit<'a, D> {
 
 impl<D> Outbox<D> {
     pub(super) fn new() -> Self {
-        Self {
-            frames: VecDeque::new(),
-            written: 0,
-            moved_at: None,
-        }
+        Self { frames: VecDeque::new(), written: 0, moved_at: None }
     }
 
     pub(super) fn push(&mut self, frame: OutFrame<D>) {
@@ -52,12 +48,7 @@ impl<D> Outbox<D> {
     }
 
     pub(super) fn push_head(&mut self, head: Head) {
-        self.push(OutFrame {
-            head,
-            payload: None,
-            payload_bytes: 0,
-            descriptor: None,
-        });
+        self.push(OutFrame { head, payload: None, payload_bytes: 0, descriptor: None });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -125,9 +116,7 @@ impl<D> Outbox<D> {
 
 impl<D> OutFrame<D> {
     fn payload_part(&self) -> &[u8] {
-        self.payload
-            .as_ref()
-            .map_or(&[], |memory| &memory[..self.payload_bytes])
+        self.payload.as_ref().map_or(&[], |memory| &memory[..self.payload_bytes])
     }
 
     fn bytes(&self) -> usize {

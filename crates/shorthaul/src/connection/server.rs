@@ -34,11 +34,7 @@ pub(crate) enum ServerEvent<D, R> {
     /// A call to be carried out, and answered by [`ServerConnection::answer`] exactly once.
     Call(IncomingCall<D, R>),
     /// A region to be looked at: then [`ServerConnection::region_accepted`] or `region_refused`.
-    Register {
-        region: u64,
-        bytes: u64,
-        descriptor: D,
-    },
+    Register { region: u64, bytes: u64, descriptor: D },
     /// A region that the client gave up. Calls under way may still hold clones of it.
     Released(R),
     /// A descriptor that came with something that was refused: close it.
@@ -83,16 +79,9 @@ pub(crate) struct Answer {
 
 impl<D, R: Clone> ServerConnection<D, R> {
     pub(crate) fn new(limits: Limits, pool: Arc<MemoryPool>, now: Instant) -> Self {
-        let table = Table {
-            limits,
-            calls: HashSet::new(),
-            regions: HashMap::new(),
-            refused: Vec::new(),
-        };
-        Self {
-            link: Link::new(limits, pool, now),
-            table,
-        }
+        let table =
+            Table { limits, calls: HashSet::new(), regions: HashMap::new(), refused: Vec::new() };
+        Self { link: Link::new(limits, pool, now), table }
     }
 
     /// The next thing that happened. Time is what deadlines of calls count from.
@@ -133,21 +122,13 @@ impl<D, R: Clone> ServerConnection<D, R> {
     /// The region that the last `Register` event told of is in order.
     pub(crate) fn region_accepted(&mut self, region: u64, handle: R, bytes: u64) {
         self.table.regions.insert(region, (handle, bytes));
-        self.link.push(Frame::Registered {
-            region,
-            code: Code::Ok,
-            message: "",
-        });
+        self.link.push(Frame::Registered { region, code: Code::Ok, message: "" });
     }
 
     /// The region that the last `Register` event told of is refused.
     pub(crate) fn region_refused(&mut self, region: u64, status: &Status) {
         let Status { code, message, .. } = status;
-        self.link.push(Frame::Registered {
-            region,
-            code: *code,
-            message,
-        });
+        self.link.push(Frame::Registered { region, code: *code, message });
     }
 
     /// The regions that are registered.
@@ -177,11 +158,7 @@ impl<D, R: Clone> Table<D, R> {
         outbox: &mut Outbox<D>,
         now: Instant,
     ) -> Result<Option<ServerEvent<D, R>>, Violation> {
-        let Assembled {
-            frame,
-            descriptor,
-            payload,
-        } = assembled;
+        let Assembled { frame, descriptor, payload } = assembled;
         match frame {
             Frame::Call(call) => self.on_call(&call, descriptor, payload, outbox, now),
             Frame::Register { region, bytes } => {
@@ -210,9 +187,7 @@ impl<D, R: Clone> Table<D, R> {
         now: Instant,
     ) -> Result<Option<ServerEvent<D, R>>, Violation> {
         if self.calls.contains(&call.call) {
-            return Err(Violation::Unexpected(
-                "a call with the id of one that is open",
-            ));
+            return Err(Violation::Unexpected("a call with the id of one that is open"));
         }
         let target = match self.target(call, descriptor) {
             Ok(target) => target,
@@ -225,9 +200,7 @@ impl<D, R: Clone> Table<D, R> {
         let mut text = MessageBytes::from_slice(call.method.as_bytes());
         text.extend_from_slice(call.request);
         let remaining = Duration::from_nanos(call.remaining_ns);
-        let deadline = (call.remaining_ns > 0)
-            .then(|| now.checked_add(remaining))
-            .flatten();
+        let deadline = (call.remaining_ns > 0).then(|| now.checked_add(remaining)).flatten();
         let method_bytes = call.method.len();
         let call = call.call;
         Ok(Some(ServerEvent::Call(IncomingCall {
@@ -250,11 +223,7 @@ impl<D, R: Clone> Table<D, R> {
         match (admitted, descriptor) {
             (Ok(target), None) => Ok(target),
             (Ok(_), Some(Claim::Arrived(descriptor))) => {
-                let bytes = if let Place::OneShot { bytes } = call.place {
-                    bytes
-                } else {
-                    0
-                };
+                let bytes = if let Place::OneShot { bytes } = call.place { bytes } else { 0 };
                 Ok(IncomingTarget::OneShot { descriptor, bytes })
             }
             (Ok(_), Some(Claim::Lost)) => Err(no_descriptor_arrived()),
@@ -268,11 +237,7 @@ impl<D, R: Clone> Table<D, R> {
     }
 
     fn admit(&self, call: &Call<'_>) -> Result<(), Status> {
-        let Limits {
-            calls_max,
-            message_bytes_max,
-            ..
-        } = self.limits;
+        let Limits { calls_max, message_bytes_max, .. } = self.limits;
         if self.calls.len() >= calls_max as usize {
             return Err(Status::new(
                 Code::ResourceExhausted,
@@ -296,11 +261,7 @@ impl<D, R: Clone> Table<D, R> {
         match place {
             Place::None => Ok(IncomingTarget::None),
             Place::Inline { bytes_max } => Ok(IncomingTarget::Inline { bytes_max }),
-            Place::Region {
-                region,
-                offset,
-                bytes,
-            } => self.region(region, offset, bytes),
+            Place::Region { region, offset, bytes } => self.region(region, offset, bytes),
             Place::OneShot { bytes } if bytes > self.limits.region_bytes_max => {
                 Err(region_too_large(bytes, self.limits.region_bytes_max))
             }
@@ -322,10 +283,7 @@ impl<D, R: Clone> Table<D, R> {
                 format!("offset {offset} is not a multiple of {PAYLOAD_ALIGNMENT}"),
             ));
         }
-        if offset
-            .checked_add(bytes)
-            .is_none_or(|end| end > *region_bytes)
-        {
+        if offset.checked_add(bytes).is_none_or(|end| end > *region_bytes) {
             return Err(Status::new(
                 Code::InvalidArgument,
                 format!(
@@ -334,11 +292,7 @@ impl<D, R: Clone> Table<D, R> {
                 ),
             ));
         }
-        Ok(IncomingTarget::Region {
-            region: handle.clone(),
-            offset,
-            bytes,
-        })
+        Ok(IncomingTarget::Region { region: handle.clone(), offset, bytes })
     }
 
     fn on_register(
@@ -352,11 +306,7 @@ impl<D, R: Clone> Table<D, R> {
         if let Entry::Occupied(_) = self.regions.entry(region) {
             return Err(Violation::Unexpected("a region is registered twice"));
         }
-        let Limits {
-            regions_max,
-            region_bytes_max,
-            ..
-        } = self.limits;
+        let Limits { regions_max, region_bytes_max, .. } = self.limits;
         let refusal = if count >= regions_max as usize {
             Some(Status::new(
                 Code::ResourceExhausted,
@@ -369,22 +319,14 @@ impl<D, R: Clone> Table<D, R> {
         };
         match (refusal, descriptor) {
             (None, Some(Claim::Arrived(descriptor))) => {
-                return Ok(Some(ServerEvent::Register {
-                    region,
-                    bytes,
-                    descriptor,
-                }));
+                return Ok(Some(ServerEvent::Register { region, bytes, descriptor }));
             }
             (Some(status), Some(Claim::Arrived(descriptor))) => {
                 self.refused.push(descriptor);
                 push_registered(outbox, region, &status);
             }
             (status, _) => {
-                push_registered(
-                    outbox,
-                    region,
-                    &status.unwrap_or_else(no_descriptor_arrived),
-                );
+                push_registered(outbox, region, &status.unwrap_or_else(no_descriptor_arrived));
             }
         }
         Ok(None)
@@ -405,51 +347,22 @@ impl Answer {
 }
 
 fn push_answer<D>(outbox: &mut Outbox<D>, call: u64, answer: Answer) {
-    let Answer {
-        status,
-        lane,
-        payload_bytes,
-        response,
-        payload,
-    } = answer;
+    let Answer { status, lane, payload_bytes, response, payload } = answer;
     let (code, message) = match &status {
         Some(status) => (status.code, status.message.as_str()),
         None => (Code::Ok, ""),
     };
-    let reply = Reply {
-        call,
-        code,
-        lane,
-        payload_bytes,
-        response: &response,
-        message,
-    };
-    let inline_bytes = if lane == LaneNumber::Inline {
-        payload_bytes
-    } else {
-        0
-    };
+    let reply = Reply { call, code, lane, payload_bytes, response: &response, message };
+    let inline_bytes = if lane == LaneNumber::Inline { payload_bytes } else { 0 };
     let head = Frame::Reply(reply).encode(inline_bytes);
     let payload_bytes = inline_bytes as usize;
     let payload = payload.filter(|_| payload_bytes > 0);
-    outbox.push(OutFrame {
-        head,
-        payload,
-        payload_bytes,
-        descriptor: None,
-    });
+    outbox.push(OutFrame { head, payload, payload_bytes, descriptor: None });
 }
 
 fn push_registered<D>(outbox: &mut Outbox<D>, region: u64, status: &Status) {
     let Status { code, message, .. } = status;
-    outbox.push_head(
-        Frame::Registered {
-            region,
-            code: *code,
-            message,
-        }
-        .encode(0),
-    );
+    outbox.push_head(Frame::Registered { region, code: *code, message }.encode(0));
 }
 
 fn region_too_large(bytes: u64, limit: u64) -> Status {

@@ -68,34 +68,17 @@ impl InboundCall {
         mapping: impl FnOnce(&Region) -> Option<Arc<SharedMapping>>,
         peer: Peer,
     ) -> Self {
-        let IncomingCall {
-            call,
-            deadline,
-            text,
-            method_bytes,
-            target,
-            payload,
-        } = incoming;
+        let IncomingCall { call, deadline, text, method_bytes, target, payload } = incoming;
         let target = match target {
             IncomingTarget::None => Target::None,
             IncomingTarget::Inline { bytes_max } => {
                 let bytes_max = bytes_max.min(peer.inline_bytes_max());
                 Target::Inline { bytes_max }
             }
-            IncomingTarget::Region {
-                region,
-                offset,
-                bytes,
-            } => {
+            IncomingTarget::Region { region, offset, bytes } => {
                 let kept = mapping(&region);
                 let (offset, bytes) = (offset as usize, bytes as usize);
-                Target::Region {
-                    region,
-                    offset,
-                    bytes,
-                    kept,
-                    is_registered: true,
-                }
+                Target::Region { region, offset, bytes, kept, is_registered: true }
             }
             IncomingTarget::OneShot { descriptor, bytes } => {
                 match Region::accept(descriptor, bytes, peer.account()) {
@@ -132,24 +115,19 @@ impl InboundCall {
 
     /// The method's name.
     pub fn method(&self) -> &str {
-        self.open.as_ref().map_or("", |open| {
-            std::str::from_utf8(&open.text[..open.method_bytes]).unwrap_or("")
-        })
+        self.open
+            .as_ref()
+            .map_or("", |open| std::str::from_utf8(&open.text[..open.method_bytes]).unwrap_or(""))
     }
 
     /// The request's bytes: the small part of what the client sent.
     pub fn request(&self) -> &[u8] {
-        self.open
-            .as_ref()
-            .map_or(&[], |open| &open.text[open.method_bytes..])
+        self.open.as_ref().map_or(&[], |open| &open.text[open.method_bytes..])
     }
 
     /// The payload of the request, if the client sent one: page-aligned memory of our own.
     pub fn request_payload(&self) -> &[u8] {
-        self.open
-            .as_ref()
-            .and_then(|open| open.payload.as_deref())
-            .unwrap_or(&[])
+        self.open.as_ref().and_then(|open| open.payload.as_deref()).unwrap_or(&[])
     }
 
     /// Who calls; stays useful after the answer, for notices.
@@ -157,11 +135,7 @@ impl InboundCall {
     /// # Panics
     /// If the call was answered or deferred already.
     pub fn peer(&self) -> &Peer {
-        &self
-            .open
-            .as_ref()
-            .expect("the call is not answered yet")
-            .peer
+        &self.open.as_ref().expect("the call is not answered yet").peer
     }
 
     /// When the caller stops waiting, on this machine's CLOCK_MONOTONIC.
@@ -173,9 +147,7 @@ impl InboundCall {
     pub fn is_cancelled(&self) -> bool {
         self.open.as_ref().is_none_or(|open| {
             open.peer.is_cancelled(open.call)
-                || open
-                    .deadline
-                    .is_some_and(|deadline| Instant::now() >= deadline)
+                || open.deadline.is_some_and(|deadline| Instant::now() >= deadline)
         })
     }
 
@@ -192,10 +164,7 @@ impl InboundCall {
     /// memory was refused; RESOURCE_EXHAUSTED if memory can't be mapped or had. Return it by `?`:
     /// it is what the caller should get.
     pub fn payload(&mut self, bytes: usize) -> Result<PayloadOut<'_>, Status> {
-        let policy = self
-            .open
-            .as_ref()
-            .map(|open| open.peer.shared().config.fill);
+        let policy = self.open.as_ref().map(|open| open.peer.shared().config.fill);
         self.payload_with(bytes, policy.unwrap_or_default())
     }
 
@@ -212,14 +181,8 @@ impl InboundCall {
         // What an earlier payload held is given back first.
         open.out = None;
         let shared = open.peer.shared();
-        let out = open
-            .out
-            .insert(Out::begin(&open.target, bytes, policy, shared)?);
-        Ok(PayloadOut {
-            out,
-            target: &open.target,
-            shared,
-        })
+        let out = open.out.insert(Out::begin(&open.target, bytes, policy, shared)?);
+        Ok(PayloadOut { out, target: &open.target, shared })
     }
 
     /// Answers: success, with these response bytes and the payload as far as it was written.
@@ -228,34 +191,21 @@ impl InboundCall {
     /// FAILED_PRECONDITION if it is answered already; OUT_OF_RANGE if the response is larger than a
     /// message may be, and the call is still open.
     pub fn reply(&mut self, response: &[u8]) -> Result<(), Status> {
-        let bytes_max = self
-            .open
-            .as_ref()
-            .map_or(0, |open| open.peer.message_bytes_max());
+        let bytes_max = self.open.as_ref().map_or(0, |open| open.peer.message_bytes_max());
         if response.len() > bytes_max.min(MESSAGE_BYTES_CAP as usize) {
             return Err(Status::new(
                 Code::OutOfRange,
-                format!(
-                    "a response of {} bytes is over the limit of {bytes_max}",
-                    response.len()
-                ),
+                format!("a response of {} bytes is over the limit of {bytes_max}", response.len()),
             ));
         }
         let mut open = self.open.take().ok_or_else(answered_already)?;
         let out = open.out.take();
-        let (lane, bytes) = out
-            .as_ref()
-            .map_or((LaneNumber::None, 0), |o| (o.lane(&open.target), o.written));
+        let (lane, bytes) =
+            out.as_ref().map_or((LaneNumber::None, 0), |o| (o.lane(&open.target), o.written));
         let (payload, mapping) = split(out);
         let payload_bytes = bytes as u64;
         let response = SmallVec::from_slice(response);
-        let answer = Answer {
-            status: None,
-            lane,
-            payload_bytes,
-            response,
-            payload,
-        };
+        let answer = Answer { status: None, lane, payload_bytes, response, payload };
         open.complete(answer, mapping);
         Ok(())
     }
@@ -274,9 +224,7 @@ impl InboundCall {
     /// Takes the call out of the handler's hands, to be answered later and from any thread.
     #[must_use = "dropping it answers INTERNAL"]
     pub fn defer(&mut self) -> Self {
-        Self {
-            open: self.open.take(),
-        }
+        Self { open: self.open.take() }
     }
 
     /// Notes what the queue has charged for the call.
@@ -304,19 +252,12 @@ impl Queued for InboundCall {
 impl Open {
     /// Bytes of memory that an inline answer may take.
     fn inline_bytes(&self) -> u64 {
-        if let Target::Inline { bytes_max } = self.target {
-            bytes_max
-        } else {
-            0
-        }
+        if let Target::Inline { bytes_max } = self.target { bytes_max } else { 0 }
     }
 
     /// Sends the answer off, then gives back what the call has held.
     fn complete(self, answer: Answer, mapping: Option<UsedMapping>) {
-        let request_bytes = self
-            .payload
-            .as_ref()
-            .map_or(0, |payload| payload.len() as u64);
+        let request_bytes = self.payload.as_ref().map_or(0, |payload| payload.len() as u64);
         let inline_bytes = self.inline_bytes();
         let (keep, unmap) = match (mapping, &self.target) {
             (Some((mapping, true)), Target::Region { region, .. }) => {
@@ -324,11 +265,7 @@ impl Open {
             }
             (mapping, _) => (None, mapping.map(|(mapping, _)| mapping)),
         };
-        let spent = Spent {
-            _mapping: unmap,
-            _target: self.target,
-            _payload: self.payload,
-        };
+        let spent = Spent { _mapping: unmap, _target: self.target, _payload: self.payload };
         let mut completion = Completion {
             connection: self.peer.key(),
             call: self.call,
@@ -357,11 +294,7 @@ type UsedMapping = (Arc<SharedMapping>, bool);
 fn split(out: Option<Out>) -> (Option<PooledMemory>, Option<UsedMapping>) {
     match out.map(|out| out.sink) {
         Some(Sink::Inline(memory)) => (Some(memory), None),
-        Some(Sink::Map {
-            mapping,
-            is_for_keeping,
-            ..
-        }) => (None, Some((mapping, is_for_keeping))),
+        Some(Sink::Map { mapping, is_for_keeping, .. }) => (None, Some((mapping, is_for_keeping))),
         Some(Sink::Write) | None => (None, None),
     }
 }
@@ -386,8 +319,5 @@ impl fmt::Debug for InboundCall {
 }
 
 fn answered_already() -> Status {
-    Status::new(
-        Code::FailedPrecondition,
-        "the call is answered or deferred already",
-    )
+    Status::new(Code::FailedPrecondition, "the call is answered or deferred already")
 }

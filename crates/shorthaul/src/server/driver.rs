@@ -108,9 +108,7 @@ impl Driver {
 
     pub(super) fn deregister(&self, registry: &Registry) {
         // Fails only if it was never registered.
-        registry
-            .deregister(&mut SourceFd(&self.socket.as_raw_fd()))
-            .ok();
+        registry.deregister(&mut SourceFd(&self.socket.as_raw_fd())).ok();
     }
 
     /// Takes in what the poll has seen.
@@ -124,10 +122,7 @@ impl Driver {
     }
 
     pub(super) fn begin_turn(&mut self) {
-        self.turn = TurnBudget {
-            bytes: TURN_BYTES_MAX,
-            frames: TURN_FRAMES_MAX,
-        };
+        self.turn = TurnBudget { bytes: TURN_BYTES_MAX, frames: TURN_FRAMES_MAX };
     }
 
     /// The next event of this turn; none when there is nothing, or the turn is over.
@@ -175,9 +170,7 @@ impl Driver {
     pub(super) fn drain(&mut self) {
         if self.is_draining && !self.has_said_goodbye && self.is_idle() {
             self.has_said_goodbye = true;
-            self.connection
-                .link
-                .say_goodbye(Code::Unavailable, "the server is shutting down");
+            self.connection.link.say_goodbye(Code::Unavailable, "the server is shutting down");
         }
     }
 
@@ -235,11 +228,8 @@ impl Driver {
             return Ok(());
         }
         self.waits_for_writing = wanted;
-        let interest = if wanted {
-            Interest::READABLE | Interest::WRITABLE
-        } else {
-            Interest::READABLE
-        };
+        let interest =
+            if wanted { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
         let token = Token(self.peer.key() as usize);
         // Registering anew also reports again what is readable already, which is harmless.
         registry.reregister(&mut SourceFd(&self.socket.as_raw_fd()), token, interest)
@@ -307,12 +297,7 @@ mod tests {
             let connection = ServerConnection::new(Limits::default(), Arc::default(), now);
             let driver = Driver::new(socket, connection, peer);
             driver.register(poll.registry()).unwrap();
-            let mut bench = Self {
-                driver,
-                client,
-                poll,
-                now,
-            };
+            let mut bench = Self { driver, client, poll, now };
             let hello = Frame::Hello(Hello {
                 version_min: VERSION,
                 version_max: VERSION,

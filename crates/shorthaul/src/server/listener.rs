@@ -59,10 +59,7 @@ impl Listener {
             owner: std::process::id(),
             lock,
         };
-        Ok(Self {
-            socket,
-            _file: Some(file),
-        })
+        Ok(Self { socket, _file: Some(file) })
     }
 
     /// Takes over the one listener that a service manager passed to this process.
@@ -91,19 +88,12 @@ impl Listener {
                 "the descriptor handed over is no listening Unix stream socket".into(),
             ));
         }
-        Ok(Self {
-            socket: UnixListener::from(listener),
-            _file: None,
-        })
+        Ok(Self { socket: UnixListener::from(listener), _file: None })
     }
 
     pub(crate) fn register(&self, registry: &Registry, token: Token) -> io::Result<()> {
         self.socket.set_nonblocking(true)?;
-        registry.register(
-            &mut SourceFd(&self.socket.as_raw_fd()),
-            token,
-            Interest::READABLE,
-        )
+        registry.register(&mut SourceFd(&self.socket.as_raw_fd()), token, Interest::READABLE)
     }
 
     pub(crate) fn accept(&self) -> io::Result<UnixStream> {
@@ -149,10 +139,7 @@ fn lock_beside(path: &Path) -> Result<LockFile> {
         }
         let locked = identity(&file.metadata().map_err(trouble)?);
         if fs::symlink_metadata(&lock_path).is_ok_and(|named| identity(&named) == locked) {
-            return Ok(LockFile {
-                path: lock_path,
-                _file: file,
-            });
+            return Ok(LockFile { path: lock_path, _file: file });
         }
     }
     Err(in_use(path))
@@ -179,10 +166,7 @@ fn remove_stale(path: &Path) -> Result<()> {
         Err(rustix::io::Errno::CONNREFUSED) => fs::remove_file(path)
             .map_err(|error| Error::io(format!("stale socket {}", path.display()), error)),
         Ok(()) | Err(rustix::io::Errno::AGAIN) => Err(in_use(path)),
-        Err(error) => Err(Error::io(
-            format!("socket {}", path.display()),
-            error.into(),
-        )),
+        Err(error) => Err(Error::io(format!("socket {}", path.display()), error.into())),
     }
 }
 
@@ -195,10 +179,7 @@ fn connect_at_once(path: &Path) -> rustix::io::Result<()> {
 
 fn in_use(path: &Path) -> Error {
     Error::io(
-        format!(
-            "socket {}: a server lives there; stop it or choose another path",
-            path.display()
-        ),
+        format!("socket {}: a server lives there; stop it or choose another path", path.display()),
         io::ErrorKind::AddrInUse.into(),
     )
 }

@@ -72,9 +72,7 @@ pub enum ThreadRole {
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        let workers = thread::available_parallelism()
-            .map_or(2, |cpus| cpus.get())
-            .max(2);
+        let workers = thread::available_parallelism().map_or(2, |cpus| cpus.get()).max(2);
         Self {
             reactors: 1,
             workers,
@@ -116,10 +114,7 @@ impl Server {
     /// As [`Server::bind`].
     pub fn bind_with(path: impl AsRef<Path>, options: ServerOptions) -> Result<Self> {
         let listener = Listener::bind(path.as_ref(), options.socket_mode)?;
-        Ok(Self {
-            listener: Some(listener),
-            options,
-        })
+        Ok(Self { listener: Some(listener), options })
     }
 
     /// Takes over the socket that a service manager passed (`LISTEN_FDS`).
@@ -130,10 +125,7 @@ impl Server {
     /// # References
     /// sd_listen_fds(3)
     pub fn from_service_manager(options: ServerOptions) -> Result<Self> {
-        Ok(Self {
-            listener: Some(Listener::from_service_manager()?),
-            options,
-        })
+        Ok(Self { listener: Some(Listener::from_service_manager()?), options })
     }
 
     /// Takes over a listening socket.
@@ -141,18 +133,12 @@ impl Server {
     /// # Errors
     /// [`Error::Misuse`] if it is no listening Unix stream socket.
     pub fn from_listener(listener: OwnedFd, options: ServerOptions) -> Result<Self> {
-        Ok(Self {
-            listener: Some(Listener::from_descriptor(listener)?),
-            options,
-        })
+        Ok(Self { listener: Some(Listener::from_descriptor(listener)?), options })
     }
 
     /// A server that listens nowhere: it serves the streams given to [`RunningServer::adopt`].
     pub fn without_listener(options: ServerOptions) -> Self {
-        Self {
-            listener: None,
-            options,
-        }
+        Self { listener: None, options }
     }
 
     /// Starts the server's threads.
@@ -163,9 +149,7 @@ impl Server {
     pub fn start(self, service: impl Service) -> Result<RunningServer> {
         let options = self.options;
         if options.reactors == 0 || (options.workers == 0 && !options.inline_handlers) {
-            return Err(Error::Misuse(
-                "a server needs a reactor and a worker at least".into(),
-            ));
+            return Err(Error::Misuse("a server needs a reactor and a worker at least".into()));
         }
         start(self.listener, &options, Box::new(service))
             .map_err(|error| Error::io("can't start the server's threads", error))
@@ -225,10 +209,7 @@ impl RunningServer {
             mappings_made: stats.mappings_made.get(),
             mappings_reused: stats.mappings_reused.get(),
             connections_refused: stats.connections_refused.get(),
-            connections: self
-                .shared
-                .connections
-                .load(std::sync::atomic::Ordering::Relaxed),
+            connections: self.shared.connections.load(std::sync::atomic::Ordering::Relaxed),
         }
     }
 
@@ -289,14 +270,9 @@ fn start(
         config,
         accounts,
         service,
-        [
-            Reaper::start("shorthaul-reap")?,
-            Reaper::start("shorthaul-undt")?,
-        ],
+        [Reaper::start("shorthaul-reap")?, Reaper::start("shorthaul-undt")?],
     ));
-    let parts = (0..options.reactors)
-        .map(|_| Reactor::parts())
-        .collect::<io::Result<Vec<_>>>()?;
+    let parts = (0..options.reactors).map(|_| Reactor::parts()).collect::<io::Result<Vec<_>>>()?;
     let inboxes: Vec<_> = parts.iter().map(|(_, inbox)| Arc::clone(inbox)).collect();
     let mut acceptor = listener.map(|listener| Acceptor::new(listener, inboxes.clone()));
     let mut running = RunningServer {
@@ -309,21 +285,13 @@ fn start(
     for (index, parts) in parts.into_iter().enumerate() {
         let reactor = Reactor::with(parts, Arc::clone(&shared), acceptor.take())?;
         let role = ThreadRole::Reactor(index);
-        running
-            .reactors
-            .push(spawn(options, role, move || reactor.run())?);
+        running.reactors.push(spawn(options, role, move || reactor.run())?);
     }
-    let workers = if options.inline_handlers {
-        0
-    } else {
-        options.workers
-    };
+    let workers = if options.inline_handlers { 0 } else { options.workers };
     for index in 0..workers {
         let shared = Arc::clone(&shared);
         let role = ThreadRole::Worker(index);
-        running
-            .workers
-            .push(spawn(options, role, move || workers::work(&shared))?);
+        running.workers.push(spawn(options, role, move || workers::work(&shared))?);
     }
     Ok(running)
 }
@@ -348,10 +316,7 @@ fn spawn<T: Send + 'static>(
 
 /// Joins threads that should end soon; returns how many didn't.
 fn join_all<T>(threads: impl Iterator<Item = JoinHandle<T>>, by: Instant) -> usize {
-    threads
-        .map(|thread| join_by(thread, by))
-        .filter(|ended| !ended)
-        .count()
+    threads.map(|thread| join_by(thread, by)).filter(|ended| !ended).count()
 }
 
 impl fmt::Debug for ServerOptions {

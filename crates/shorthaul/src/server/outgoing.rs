@@ -27,11 +27,7 @@ pub struct FillPolicy {
 impl Default for FillPolicy {
     /// A mapping that is kept, and ordinary stores: the fastest for buffers that are used again.
     fn default() -> Self {
-        Self {
-            method: FillMethod::Map,
-            keep_mapping: true,
-            store: Store::Ordinary,
-        }
+        Self { method: FillMethod::Map, keep_mapping: true, store: Store::Ordinary }
     }
 }
 
@@ -68,13 +64,7 @@ impl Target {
     /// Where an answer to a call that brought its own memory file belongs.
     pub(super) fn one_shot(region: Region, kept: Option<Arc<SharedMapping>>, bytes: u64) -> Self {
         let region = Arc::new(region);
-        Self::Region {
-            region,
-            offset: 0,
-            bytes: bytes as usize,
-            kept,
-            is_registered: false,
-        }
+        Self::Region { region, offset: 0, bytes: bytes as usize, kept, is_registered: false }
     }
 
     pub(super) fn bytes_max(&self) -> u64 {
@@ -125,29 +115,14 @@ impl Out {
             return Err(too_large(bytes as u64, target.bytes_max()));
         }
         let sink = match target {
-            Target::Region {
-                region,
-                kept,
-                is_registered,
-                ..
-            } => {
+            Target::Region { region, kept, is_registered, .. } => {
                 let keep = policy.keep_mapping && *is_registered;
                 let kept = kept.as_ref().filter(|_| policy.keep_mapping);
                 begin_fill(region, kept, keep, policy.method, shared)?
             }
-            _ => Sink::Inline(
-                shared
-                    .pool
-                    .take(bytes)
-                    .map_err(|error| no_memory(bytes, &error))?,
-            ),
+            _ => Sink::Inline(shared.pool.take(bytes).map_err(|error| no_memory(bytes, &error))?),
         };
-        Ok(Self {
-            sink,
-            bytes,
-            written: 0,
-            store: policy.store,
-        })
+        Ok(Self { sink, bytes, written: 0, store: policy.store })
     }
 
     /// The lane that its payload takes: none if the caller offered none, and nothing was written.
@@ -179,16 +154,9 @@ fn begin_fill(
             is_for_keeping: false,
         });
     }
-    let mapping = region
-        .file
-        .map()
-        .map_err(|error| no_memory(region.file.len(), &error))?;
+    let mapping = region.file.map().map_err(|error| no_memory(region.file.len(), &error))?;
     shared.stats.mappings_made.add(1);
-    Ok(Sink::Map {
-        mapping: Arc::new(mapping),
-        is_reused: false,
-        is_for_keeping: keep,
-    })
+    Ok(Sink::Map { mapping: Arc::new(mapping), is_reused: false, is_for_keeping: keep })
 }
 
 /// Writes the payload of an answer, in order. What is written becomes valid when the call is
@@ -208,13 +176,7 @@ impl PayloadOut<'_> {
 
     /// Whether it goes through a mapping that was kept from an earlier call.
     pub fn is_mapping_reused(&self) -> bool {
-        matches!(
-            self.out.sink,
-            Sink::Map {
-                is_reused: true,
-                ..
-            }
-        )
+        matches!(self.out.sink, Sink::Map { is_reused: true, .. })
     }
 
     /// Writes `bytes` bytes of `value`.
@@ -345,11 +307,7 @@ impl Write for PayloadOut<'_> {
 }
 
 fn offset(target: &Target) -> usize {
-    if let Target::Region { offset, .. } = target {
-        *offset
-    } else {
-        0
-    }
+    if let Target::Region { offset, .. } = target { *offset } else { 0 }
 }
 
 fn write_region(target: &Target, at: usize, source: &[u8]) -> io::Result<()> {
@@ -368,25 +326,15 @@ fn too_large(bytes: u64, bytes_max: u64) -> Status {
              of at least {bytes}"
         )
     };
-    Status {
-        code: Code::OutOfRange,
-        message,
-        bytes_needed: Some(bytes),
-    }
+    Status { code: Code::OutOfRange, message, bytes_needed: Some(bytes) }
 }
 
 fn no_memory(bytes: usize, error: &io::Error) -> Status {
-    Status::new(
-        Code::ResourceExhausted,
-        format!("no memory for {bytes} bytes: {error}"),
-    )
+    Status::new(Code::ResourceExhausted, format!("no memory for {bytes} bytes: {error}"))
 }
 
 fn file_too_short(done: usize, bytes: usize) -> Status {
-    Status::new(
-        Code::DataLoss,
-        format!("the file ended after {done} of {bytes} bytes"),
-    )
+    Status::new(Code::DataLoss, format!("the file ended after {done} of {bytes} bytes"))
 }
 
 /// What the write method makes at a time: it stays in a core's cache between being made and being

@@ -36,10 +36,7 @@ struct PeerInner {
 
 /// What a reactor is asked to do.
 #[derive(Debug)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "completions are what there is most of"
-)]
+#[allow(clippy::large_enum_variant, reason = "completions are what there is most of")]
 pub(crate) enum Command {
     Adopt(std::os::unix::net::UnixStream, Peer),
     Complete(Completion),
@@ -98,9 +95,7 @@ impl Peer {
             cancelled: Mutex::new(Vec::new()),
             cancelled_count: AtomicUsize::new(0),
         };
-        Self {
-            inner: Arc::new(inner),
-        }
+        Self { inner: Arc::new(inner) }
     }
 
     /// Who it is, as the kernel says.
@@ -121,11 +116,7 @@ impl Peer {
             return false;
         }
         let data = MessageBytes::from_slice(data);
-        self.inner.inbox.offer(Command::Notify {
-            connection: self.inner.key,
-            topic,
-            data,
-        })
+        self.inner.inbox.offer(Command::Notify { connection: self.inner.key, topic, data })
     }
 
     pub(crate) fn key(&self) -> u64 {
@@ -151,17 +142,11 @@ impl Peer {
     }
 
     pub(crate) fn message_bytes_max(&self) -> usize {
-        self.inner
-            .limits
-            .get()
-            .map_or(0, |limits| limits.message_bytes_max as usize)
+        self.inner.limits.get().map_or(0, |limits| limits.message_bytes_max as usize)
     }
 
     pub(crate) fn inline_bytes_max(&self) -> u64 {
-        self.inner
-            .limits
-            .get()
-            .map_or(0, |limits| limits.inline_bytes_max)
+        self.inner.limits.get().map_or(0, |limits| limits.inline_bytes_max)
     }
 
     pub(crate) fn is_cancelled(&self, call: u64) -> bool {
@@ -174,9 +159,7 @@ impl Peer {
     pub(crate) fn cancel(&self, call: u64) {
         let mut cancelled = self.cancelled();
         cancelled.push(call);
-        self.inner
-            .cancelled_count
-            .store(cancelled.len(), Ordering::Relaxed);
+        self.inner.cancelled_count.store(cancelled.len(), Ordering::Relaxed);
     }
 
     /// Notes that a call has ended.
@@ -184,9 +167,7 @@ impl Peer {
         if self.inner.cancelled_count.load(Ordering::Relaxed) > 0 {
             let mut cancelled = self.cancelled();
             cancelled.retain(|&other| other != call);
-            self.inner
-                .cancelled_count
-                .store(cancelled.len(), Ordering::Relaxed);
+            self.inner.cancelled_count.store(cancelled.len(), Ordering::Relaxed);
         }
     }
 
@@ -196,9 +177,6 @@ impl Peer {
     }
 
     fn cancelled(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.inner
-            .cancelled
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.inner.cancelled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -78,21 +78,13 @@ impl<C: Queued> ServiceQueue<C> {
             idle_workers: 0,
             is_closed: false,
         };
-        Self {
-            state: Mutex::new(state),
-            ready: Condvar::new(),
-        }
+        Self { state: Mutex::new(state), ready: Condvar::new() }
     }
 
     /// Adds a call to its connection's line. The connection bounds how many there can be.
     pub(crate) fn push(&self, connection: u64, call: C) {
         let mut state = self.lock();
-        state
-            .lines
-            .entry(connection)
-            .or_default()
-            .calls
-            .push_back(call);
+        state.lines.entry(connection).or_default().calls.push_back(call);
         state.join_turn(connection);
         let wake = state.idle_workers > 0;
         drop(state);
@@ -120,10 +112,7 @@ impl<C: Queued> ServiceQueue<C> {
             state.clock.idle_spells += 1;
             state.idle_workers += 1;
             // Woken by a push, by room made, or by the closing of the queue.
-            state = self
-                .ready
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = self.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.idle_workers -= 1;
         }
     }
@@ -277,10 +266,7 @@ impl<C: Queued> Line<C> {
         let charged_bytes = call.bytes_max().min(QUANTUM_BYTES) + CALL_COST_BYTES;
         self.deficit -= charged_bytes as i64;
         self.inline_bytes += call.inline_bytes();
-        Some(Popped {
-            call,
-            charged_bytes,
-        })
+        Some(Popped { call, charged_bytes })
     }
 
     /// Rounds that passed meanwhile have paid off as much of a debt as if it had stayed; all of it,
@@ -289,11 +275,7 @@ impl<C: Queued> Line<C> {
         let rounds = now.rounds - self.left_at.rounds;
         let paid = rounds.saturating_mul(QUANTUM_BYTES as i64);
         let was_idle = now.idle_spells != self.left_at.idle_spells;
-        self.deficit = if was_idle {
-            0
-        } else {
-            self.deficit.saturating_add(paid).min(0)
-        };
+        self.deficit = if was_idle { 0 } else { self.deficit.saturating_add(paid).min(0) };
     }
 
     /// Credit is not saved up by who has nothing to do; a debt stays.

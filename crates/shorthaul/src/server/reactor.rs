@@ -113,11 +113,7 @@ impl Reactor {
 
     fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
         let may_sleep = self.run_queue.is_empty() && self.inbox.fall_asleep();
-        let timeout = if may_sleep {
-            self.until_next_timer()
-        } else {
-            Some(Duration::ZERO)
-        };
+        let timeout = if may_sleep { self.until_next_timer() } else { Some(Duration::ZERO) };
         let polled = self.poll.poll(events, timeout);
         if may_sleep {
             self.inbox.wake_up();
@@ -134,10 +130,7 @@ impl Reactor {
             return Some(Duration::ZERO);
         }
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        let accept = self
-            .acceptor
-            .as_ref()
-            .and_then(|acceptor| acceptor.rests_until);
+        let accept = self.acceptor.as_ref().and_then(|acceptor| acceptor.rests_until);
         let next = [timer, accept, self.stop_by].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
@@ -236,11 +229,7 @@ impl Reactor {
                     self.shared.queue.push(key, call);
                 }
             }
-            Event::Register {
-                region,
-                bytes,
-                descriptor,
-            } => {
+            Event::Register { region, bytes, descriptor } => {
                 register(driver, region, bytes, descriptor);
             }
             Event::Released(region) => {
@@ -282,11 +271,7 @@ impl Reactor {
         match command {
             Command::Adopt(socket, peer) => self.adopt(socket, peer, now),
             Command::Complete(completion) => self.complete(completion),
-            Command::Notify {
-                connection,
-                topic,
-                data,
-            } => {
+            Command::Notify { connection, topic, data } => {
                 if let Some(driver) = self.drivers.get_mut(&connection)
                     && driver.connection.notify(topic, &data)
                 {
@@ -311,14 +296,7 @@ impl Reactor {
     }
 
     fn complete(&mut self, completion: Completion) {
-        let Completion {
-            connection: key,
-            call,
-            answer,
-            keep,
-            spent,
-            ..
-        } = completion;
+        let Completion { connection: key, call, answer, keep, spent, .. } = completion;
         self.spent.extend(spent);
         let Some(driver) = self.drivers.get_mut(&key) else {
             self.shared.reaper.bury(keep);
@@ -395,10 +373,7 @@ impl Reactor {
         };
         if let End::Broken(violation) = end {
             let message = violation.to_string();
-            driver
-                .connection
-                .link
-                .say_goodbye(violation.code(), &message);
+            driver.connection.link.say_goodbye(violation.code(), &message);
             // The peer may not listen; then it learns nothing.
             driver.flush(self.poll.registry(), Instant::now()).ok();
         }
@@ -406,11 +381,8 @@ impl Reactor {
         driver.deregister(self.poll.registry());
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         let waiting = self.shared.queue.forget(key);
-        let mappings: Vec<_> = driver
-            .connection
-            .regions()
-            .filter_map(|region| self.mappings.forget(region))
-            .collect();
+        let mappings: Vec<_> =
+            driver.connection.regions().filter_map(|region| self.mappings.forget(region)).collect();
         self.shared.reaper.bury((waiting, mappings, driver));
     }
 
@@ -455,13 +427,7 @@ impl Reactor {
 
 impl Acceptor {
     pub(super) fn new(listener: Listener, reactors: Vec<Arc<Inbox<Command>>>) -> Self {
-        Self {
-            listener,
-            reactors,
-            next: 0,
-            is_ready: true,
-            rests_until: None,
-        }
+        Self { listener, reactors, next: 0, is_ready: true, rests_until: None }
     }
 
     fn accept_some(&mut self, shared: &Arc<Shared>, now: Instant) {
@@ -501,18 +467,8 @@ pub(super) fn admit(socket: UnixStream, shared: &Arc<Shared>, inbox: &Arc<Inbox<
         }
         Err(status) => {
             shared.stats.connections_refused.add(1);
-            let goodbye = Frame::Goodbye {
-                code: status.code,
-                message: &status.message,
-            }
-            .encode(0);
-            socket::send(
-                socket.as_fd(),
-                &[io::IoSlice::new(&goodbye)],
-                &[],
-                Wait::Never,
-            )
-            .ok();
+            let goodbye = Frame::Goodbye { code: status.code, message: &status.message }.encode(0);
+            socket::send(socket.as_fd(), &[io::IoSlice::new(&goodbye)], &[], Wait::Never).ok();
         }
     }
 }
@@ -530,19 +486,12 @@ fn welcome(
         let message = format!("the server has {CONNECTIONS_MAX} connections already");
         return Err(Status::new(Code::ResourceExhausted, message));
     }
-    Ok(Peer::new(
-        credentials,
-        membership,
-        Arc::clone(shared),
-        Arc::clone(inbox),
-    ))
+    Ok(Peer::new(credentials, membership, Arc::clone(shared), Arc::clone(inbox)))
 }
 
 fn register(driver: &mut Driver, region: u64, bytes: u64, descriptor: OwnedFd) {
     match Region::accept(descriptor, bytes, driver.peer.account()) {
-        Ok(accepted) => driver
-            .connection
-            .region_accepted(region, Arc::new(accepted), bytes),
+        Ok(accepted) => driver.connection.region_accepted(region, Arc::new(accepted), bytes),
         Err((status, descriptor)) => {
             driver.connection.region_refused(region, &status);
             driver.peer.shared().undertaker.bury(descriptor);

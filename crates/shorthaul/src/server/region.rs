@@ -39,11 +39,7 @@ impl Region {
         let file = PeerMemfd::parse(descriptor, bytes)
             .map_err(|refused| (refused.refusal.into(), refused.descriptor))?;
         let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
-        Ok(Self {
-            key,
-            file,
-            _share: share,
-        })
+        Ok(Self { key, file, _share: share })
     }
 
     pub(crate) fn key(&self) -> u64 {
@@ -68,9 +64,7 @@ impl MappingCache {
     /// An empty cache for at most `mappings_max` mappings (at least one).
     pub(crate) fn new(mappings_max: usize) -> Self {
         let capacity = NonZeroUsize::new(mappings_max).unwrap_or(NonZeroUsize::MIN);
-        Self {
-            mappings: LruCache::new(capacity),
-        }
+        Self { mappings: LruCache::new(capacity) }
     }
 
     pub(crate) fn get(&mut self, region: &Region) -> Option<Arc<SharedMapping>> {
@@ -83,9 +77,7 @@ impl MappingCache {
         region_key: u64,
         mapping: Arc<SharedMapping>,
     ) -> Option<Arc<SharedMapping>> {
-        self.mappings
-            .push(region_key, mapping)
-            .map(|(_, pushed_out)| pushed_out)
+        self.mappings.push(region_key, mapping).map(|(_, pushed_out)| pushed_out)
     }
 
     pub(crate) fn forget(&mut self, region: &Region) -> Option<Arc<SharedMapping>> {
@@ -132,18 +124,13 @@ struct Meter {
 
 impl Accounts {
     pub(crate) fn new(limits: UserLimits) -> Arc<Self> {
-        Arc::new(Self {
-            limits,
-            users: Mutex::new(HashMap::new()),
-        })
+        Arc::new(Self { limits, users: Mutex::new(HashMap::new()) })
     }
 
     /// Counts a connection of `uid`, if it may have one more.
     pub(crate) fn join(self: &Arc<Self>, uid: u32) -> Result<Membership, Status> {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        let account = users
-            .entry(uid)
-            .or_insert_with(|| Arc::new(Account::new(uid, self.limits)));
+        let account = users.entry(uid).or_insert_with(|| Arc::new(Account::new(uid, self.limits)));
         if !account.connections.add(1) {
             let max = self.limits.connections_max;
             return Err(Status::new(
@@ -151,10 +138,7 @@ impl Accounts {
                 format!("user {uid} has {max} connections already: close some"),
             ));
         }
-        Ok(Membership {
-            accounts: Arc::clone(self),
-            account: Arc::clone(account),
-        })
+        Ok(Membership { accounts: Arc::clone(self), account: Arc::clone(account) })
     }
 }
 
@@ -166,11 +150,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        let mut users = self
-            .accounts
-            .users
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut users = self.accounts.users.lock().unwrap_or_else(PoisonError::into_inner);
         self.account.connections.subtract(1);
         // Kept while regions of ended connections are still in use by their handlers.
         if self.account.connections.is_zero() && self.account.regions.is_zero() {
@@ -200,15 +180,9 @@ impl Account {
         }
         if !self.region_bytes.add(bytes) {
             self.regions.subtract(1);
-            return Err(exhausted(
-                "bytes of buffers (or would have)",
-                self.region_bytes.max,
-            ));
+            return Err(exhausted("bytes of buffers (or would have)", self.region_bytes.max));
         }
-        Ok(Share {
-            account: Arc::clone(self),
-            bytes,
-        })
+        Ok(Share { account: Arc::clone(self), bytes })
     }
 }
 
@@ -221,17 +195,12 @@ impl Drop for Share {
 
 impl Meter {
     fn new(max: u64) -> Self {
-        Self {
-            used: AtomicU64::new(0),
-            max,
-        }
+        Self { used: AtomicU64::new(0), max }
     }
 
     fn add(&self, amount: u64) -> bool {
         let grown = |used: u64| used.checked_add(amount).filter(|&used| used <= self.max);
-        self.used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown)
-            .is_ok()
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok()
     }
 
     fn subtract(&self, amount: u64) {
@@ -251,11 +220,7 @@ mod tests {
     use super::*;
 
     fn limits() -> UserLimits {
-        UserLimits {
-            connections_max: 2,
-            regions_max: 2,
-            region_bytes_max: 10_000,
-        }
+        UserLimits { connections_max: 2, regions_max: 2, region_bytes_max: 10_000 }
     }
 
     fn region(membership: &Membership, bytes: usize) -> Result<Region, Status> {
@@ -271,15 +236,9 @@ mod tests {
         accounts.join(8).unwrap();
 
         let held = region(&first, 8000).unwrap();
-        assert_eq!(
-            region(&second, 4096).unwrap_err().code,
-            Code::ResourceExhausted
-        );
+        assert_eq!(region(&second, 4096).unwrap_err().code, Code::ResourceExhausted);
         let small = region(&second, 1000).unwrap();
-        assert_eq!(
-            region(&second, 0).unwrap_err().code,
-            Code::ResourceExhausted
-        );
+        assert_eq!(region(&second, 0).unwrap_err().code, Code::ResourceExhausted);
         drop((held, small));
         region(&second, 10_000).unwrap();
         drop((first, second));

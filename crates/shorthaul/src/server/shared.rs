@@ -93,9 +93,7 @@ impl Counter {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared")
-            .field("stats", &self.stats)
-            .finish_non_exhaustive()
+        f.debug_struct("Shared").field("stats", &self.stats).finish_non_exhaustive()
     }
 }
 

@@ -11,11 +11,7 @@ use crate::error::{Code, Status};
 
 /// Carries out calls until the queue is closed and empty.
 pub(super) fn work(shared: &Arc<Shared>) {
-    while let Some(Popped {
-        mut call,
-        charged_bytes,
-    }) = shared.queue.pop()
-    {
+    while let Some(Popped { mut call, charged_bytes }) = shared.queue.pop() {
         call.charge(charged_bytes);
         carry_out(&mut call, shared);
     }
@@ -24,14 +20,8 @@ pub(super) fn work(shared: &Arc<Shared>) {
 /// Runs the handler of one call, whatever it does: a call past its deadline is not begun, a panic
 /// is that call's failure alone.
 pub(super) fn carry_out(call: &mut InboundCall, shared: &Shared) {
-    if call
-        .deadline()
-        .is_some_and(|deadline| Instant::now() >= deadline)
-    {
-        let status = Status::new(
-            Code::DeadlineExceeded,
-            "the deadline passed before it began",
-        );
+    if call.deadline().is_some_and(|deadline| Instant::now() >= deadline) {
+        let status = Status::new(Code::DeadlineExceeded, "the deadline passed before it began");
         call.fail(status).ok();
         return;
     }

@@ -44,12 +44,8 @@ impl Header {
         let kind = Kind::from_number(kind).ok_or(WireError::UnknownKind(kind))?;
         let descriptors = fields.u8();
         let reserved = fields.u16();
-        let header = Self {
-            kind,
-            descriptors,
-            body_bytes: fields.u32(),
-            payload_bytes: fields.u64(),
-        };
+        let header =
+            Self { kind, descriptors, body_bytes: fields.u32(), payload_bytes: fields.u64() };
         if reserved != 0 {
             return Err(WireError::Reserved(kind));
         }
@@ -63,17 +59,9 @@ impl Header {
         {
             return Err(WireError::BodySize(kind, self.body_bytes));
         }
-        let payload_bytes_max = if kind.may_carry_payload() {
-            limits.inline_bytes_max
-        } else {
-            0
-        };
+        let payload_bytes_max = if kind.may_carry_payload() { limits.inline_bytes_max } else { 0 };
         if self.payload_bytes > payload_bytes_max {
-            return Err(WireError::PayloadSize(
-                kind,
-                self.payload_bytes,
-                payload_bytes_max,
-            ));
+            return Err(WireError::PayloadSize(kind, self.payload_bytes, payload_bytes_max));
         }
         match (kind, self.descriptors) {
             (Kind::Register, 1) | (Kind::Call, 0 | 1) => Ok(()),
@@ -97,35 +85,20 @@ impl<'a> Frame<'a> {
             Kind::Call => Frame::Call(decode_call(&mut fields, header)?),
             Kind::Reply => Frame::Reply(decode_reply(&mut fields, header)?),
             Kind::Cancel => Frame::Cancel { call: fields.u64() },
-            Kind::Register => Frame::Register {
-                region: fields.u64(),
-                bytes: fields.u64(),
-            },
+            Kind::Register => Frame::Register { region: fields.u64(), bytes: fields.u64() },
             Kind::Registered => decode_registered(&mut fields)?,
-            Kind::Release => Frame::Release {
-                region: fields.u64(),
-            },
+            Kind::Release => Frame::Release { region: fields.u64() },
             Kind::Notice => {
                 let (topic, bytes) = (fields.u32(), fields.u32());
-                Frame::Notice {
-                    topic,
-                    data: fields.bytes(bytes, kind)?,
-                }
+                Frame::Notice { topic, data: fields.bytes(bytes, kind)? }
             }
             Kind::Goodbye => {
                 let code = code(fields.u32())?;
                 let bytes = fields.u32();
-                Frame::Goodbye {
-                    code,
-                    message: fields.text(bytes, kind)?,
-                }
+                Frame::Goodbye { code, message: fields.text(bytes, kind)? }
             }
         };
-        if fields.rest.is_empty() {
-            Ok(frame)
-        } else {
-            Err(WireError::Lengths(kind))
-        }
+        if fields.rest.is_empty() { Ok(frame) } else { Err(WireError::Lengths(kind)) }
     }
 }
 
@@ -156,12 +129,7 @@ fn decode_hello(mut fields: Fields<'_>) -> Result<Frame<'static>, WireError> {
         return Err(WireError::Reserved(Kind::Hello));
     }
     // What a later version appends to a hello is passed over.
-    Ok(Frame::Hello(Hello {
-        version_min,
-        version_max,
-        features,
-        limits,
-    }))
+    Ok(Frame::Hello(Hello { version_min, version_max, features, limits }))
 }
 
 fn decode_call<'a>(fields: &mut Fields<'a>, header: &Header) -> Result<Call<'a>, WireError> {
@@ -178,11 +146,7 @@ fn decode_call<'a>(fields: &mut Fields<'a>, header: &Header) -> Result<Call<'a>,
     let place = match place {
         PLACE_NONE => Place::None,
         PLACE_INLINE => Place::Inline { bytes_max: bytes },
-        PLACE_REGION => Place::Region {
-            region,
-            offset,
-            bytes,
-        },
+        PLACE_REGION => Place::Region { region, offset, bytes },
         PLACE_ONE_SHOT => Place::OneShot { bytes },
         other => return Err(WireError::UnknownPlace(other)),
     };
@@ -194,13 +158,7 @@ fn decode_call<'a>(fields: &mut Fields<'a>, header: &Header) -> Result<Call<'a>,
     }
     let method = fields.text(u32::from(method_bytes), kind)?;
     let request = fields.bytes(request_bytes, kind)?;
-    Ok(Call {
-        call,
-        remaining_ns,
-        place,
-        method,
-        request,
-    })
+    Ok(Call { call, remaining_ns, place, method, request })
 }
 
 fn decode_reply<'a>(fields: &mut Fields<'a>, header: &Header) -> Result<Reply<'a>, WireError> {
@@ -219,22 +177,11 @@ fn decode_reply<'a>(fields: &mut Fields<'a>, header: &Header) -> Result<Reply<'a
     }
     let response = fields.bytes(response_bytes, kind)?;
     let message = fields.text(message_bytes, kind)?;
-    let inline_bytes = if lane == LaneNumber::Inline {
-        payload_bytes
-    } else {
-        0
-    };
+    let inline_bytes = if lane == LaneNumber::Inline { payload_bytes } else { 0 };
     if header.payload_bytes != inline_bytes {
         return Err(WireError::Lengths(kind));
     }
-    Ok(Reply {
-        call,
-        code,
-        lane,
-        payload_bytes,
-        response,
-        message,
-    })
+    Ok(Reply { call, code, lane, payload_bytes, response, message })
 }
 
 fn decode_registered<'a>(fields: &mut Fields<'a>) -> Result<Frame<'a>, WireError> {
@@ -242,11 +189,7 @@ fn decode_registered<'a>(fields: &mut Fields<'a>) -> Result<Frame<'a>, WireError
     let code = code(fields.u32())?;
     let bytes = fields.u32();
     let message = fields.text(bytes, Kind::Registered)?;
-    Ok(Frame::Registered {
-        region,
-        code,
-        message,
-    })
+    Ok(Frame::Registered { region, code, message })
 }
 
 fn code(number: u32) -> Result<Code, WireError> {
@@ -283,19 +226,13 @@ impl Kind {
     fn body_bytes_max(self, limits: &Limits) -> u32 {
         let beyond = match self {
             Self::Hello => 4096 - self.body_bytes_min(),
-            Self::Call => limits
-                .message_bytes_max
-                .saturating_add(METHOD_BYTES_MAX as u32),
-            Self::Reply => limits
-                .message_bytes_max
-                .saturating_add(STATUS_BYTES_MAX as u32),
+            Self::Call => limits.message_bytes_max.saturating_add(METHOD_BYTES_MAX as u32),
+            Self::Reply => limits.message_bytes_max.saturating_add(STATUS_BYTES_MAX as u32),
             Self::Registered | Self::Goodbye => STATUS_BYTES_MAX as u32,
             Self::Notice => NOTICE_BYTES_MAX as u32,
             Self::Cancel | Self::Register | Self::Release => 0,
         };
-        beyond
-            .saturating_add(self.body_bytes_min())
-            .min(BODY_BYTES_MAX)
+        beyond.saturating_add(self.body_bytes_min()).min(BODY_BYTES_MAX)
     }
 
     fn may_carry_payload(self) -> bool {
@@ -354,10 +291,8 @@ impl<'a> Fields<'a> {
     }
 
     fn bytes(&mut self, count: u32, kind: Kind) -> Result<&'a [u8], WireError> {
-        let (field, rest) = self
-            .rest
-            .split_at_checked(count as usize)
-            .ok_or(WireError::Lengths(kind))?;
+        let (field, rest) =
+            self.rest.split_at_checked(count as usize).ok_or(WireError::Lengths(kind))?;
         self.rest = rest;
         Ok(field)
     }

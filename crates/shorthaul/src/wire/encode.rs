@@ -25,11 +25,7 @@ impl Frame<'_> {
                 put(&mut head, region.to_le_bytes());
                 put(&mut head, bytes.to_le_bytes());
             }
-            Self::Registered {
-                region,
-                code,
-                message,
-            } => {
+            Self::Registered { region, code, message } => {
                 put(&mut head, region.to_le_bytes());
                 put_status(&mut head, *code, message);
             }
@@ -112,11 +108,7 @@ fn put_call(head: &mut Head, call: &Call<'_>) {
     let (place, region, offset, bytes) = match call.place {
         Place::None => (PLACE_NONE, 0, 0, 0),
         Place::Inline { bytes_max } => (PLACE_INLINE, 0, 0, bytes_max),
-        Place::Region {
-            region,
-            offset,
-            bytes,
-        } => (PLACE_REGION, region, offset, bytes),
+        Place::Region { region, offset, bytes } => (PLACE_REGION, region, offset, bytes),
         Place::OneShot { bytes } => (PLACE_ONE_SHOT, 0, 0, bytes),
     };
     put(head, call.call.to_le_bytes());

@@ -54,29 +54,12 @@ pub(crate) enum Frame<'a> {
     Hello(Hello),
     Call(Call<'a>),
     Reply(Reply<'a>),
-    Cancel {
-        call: u64,
-    },
-    Register {
-        region: u64,
-        bytes: u64,
-    },
-    Registered {
-        region: u64,
-        code: Code,
-        message: &'a str,
-    },
-    Release {
-        region: u64,
-    },
-    Notice {
-        topic: u32,
-        data: &'a [u8],
-    },
-    Goodbye {
-        code: Code,
-        message: &'a str,
-    },
+    Cancel { call: u64 },
+    Register { region: u64, bytes: u64 },
+    Registered { region: u64, code: Code, message: &'a str },
+    Release { region: u64 },
+    Notice { topic: u32, data: &'a [u8] },
+    Goodbye { code: Code, message: &'a str },
 }
 
 /// The first frame of either side.
@@ -109,11 +92,7 @@ pub(crate) enum Place {
     /// Behind the reply, at most so many bytes.
     Inline { bytes_max: u64 },
     /// In a registered region of its own.
-    Region {
-        region: u64,
-        offset: u64,
-        bytes: u64,
-    },
+    Region { region: u64, offset: u64, bytes: u64 },
     /// In the memory file that comes with this call, which is as long as said.
     OneShot { bytes: u64 },
 }

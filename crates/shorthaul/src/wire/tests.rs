@@ -67,12 +67,7 @@ fn server_limits() -> Limits {
 }
 
 fn hello(limits: Limits) -> Frame<'static> {
-    Frame::Hello(Hello {
-        version_min: 1,
-        version_max: 1,
-        features: 0,
-        limits,
-    })
+    Frame::Hello(Hello { version_min: 1, version_max: 1, features: 0, limits })
 }
 
 fn call(
@@ -82,13 +77,7 @@ fn call(
     method: &'static str,
     request: &'static [u8],
 ) -> Frame<'static> {
-    Frame::Call(Call {
-        call,
-        remaining_ns,
-        place,
-        method,
-        request,
-    })
+    Frame::Call(Call { call, remaining_ns, place, method, request })
 }
 
 fn reply(
@@ -97,23 +86,12 @@ fn reply(
     payload_bytes: u64,
     response: &'static [u8],
 ) -> Frame<'static> {
-    Frame::Reply(Reply {
-        call,
-        code: Code::Ok,
-        lane,
-        payload_bytes,
-        response,
-        message: "",
-    })
+    Frame::Reply(Reply { call, code: Code::Ok, lane, payload_bytes, response, message: "" })
 }
 
 /// What each golden frame says, and its inline payload.
 fn expected(name: &str) -> (Frame<'static>, &'static [u8]) {
-    let region = Place::Region {
-        region: 7,
-        offset: 4096,
-        bytes: 65_536,
-    };
+    let region = Place::Region { region: 7, offset: 4096, bytes: 65_536 };
     let inline = Place::Inline { bytes_max: 1000 };
     let one_shot = Place::OneShot { bytes: 8192 };
     let frame = match name {
@@ -136,29 +114,16 @@ fn expected(name: &str) -> (Frame<'static>, &'static [u8]) {
             message: "offer 70000 bytes",
         }),
         "cancel" => Frame::Cancel { call: 4 },
-        "register" => Frame::Register {
-            region: 7,
-            bytes: 1_048_576,
-        },
-        "registered" => Frame::Registered {
-            region: 7,
-            code: Code::Ok,
-            message: "",
-        },
+        "register" => Frame::Register { region: 7, bytes: 1_048_576 },
+        "registered" => Frame::Registered { region: 7, code: Code::Ok, message: "" },
         "registered-refused" => Frame::Registered {
             region: 8,
             code: Code::InvalidArgument,
             message: "the seals are missing",
         },
         "release" => Frame::Release { region: 7 },
-        "notice" => Frame::Notice {
-            topic: 1,
-            data: b"evict!",
-        },
-        "goodbye" => Frame::Goodbye {
-            code: Code::Unavailable,
-            message: "done — bye",
-        },
+        "notice" => Frame::Notice { topic: 1, data: b"evict!" },
+        "goodbye" => Frame::Goodbye { code: Code::Unavailable, message: "done — bye" },
         other => panic!("the document has a golden frame {other} that no test knows"),
     };
     (frame, b"")
@@ -168,9 +133,7 @@ fn expected(name: &str) -> (Frame<'static>, &'static [u8]) {
 fn decode<'a>(bytes: &'a [u8], limits: &Limits) -> Result<(Header, Frame<'a>), WireError> {
     let header = Header::decode(bytes.first_chunk().expect("a header"), limits)?;
     let end = HEADER_BYTES + header.body_bytes as usize;
-    let body = bytes
-        .get(HEADER_BYTES..end)
-        .unwrap_or(&bytes[HEADER_BYTES..]);
+    let body = bytes.get(HEADER_BYTES..end).unwrap_or(&bytes[HEADER_BYTES..]);
     Frame::decode(&header, body).map(|frame| (header, frame))
 }
 
@@ -212,10 +175,7 @@ fn golden_frames_are_what_the_document_says() {
 #[test]
 fn there_is_a_golden_frame_of_every_kind() {
     let kinds: std::collections::BTreeSet<u8> = goldens().iter().map(|g| g.bytes[0]).collect();
-    assert_eq!(
-        kinds.into_iter().collect::<Vec<_>>(),
-        (1..=9).collect::<Vec<_>>()
-    );
+    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), (1..=9).collect::<Vec<_>>());
 }
 
 /// The table of kinds in the document, against the code.
@@ -232,10 +192,8 @@ fn body_sizes_are_what_the_document_says() {
             continue;
         };
         let fixed: u32 = fixed.parse().unwrap();
-        let beyond: u32 = beyond
-            .split(" + ")
-            .map(|part| part.parse().unwrap_or(limits.message_bytes_max))
-            .sum();
+        let beyond: u32 =
+            beyond.split(" + ").map(|part| part.parse().unwrap_or(limits.message_bytes_max)).sum();
         kinds += 1;
         let descriptors = u8::from(name == "REGISTER");
         let takes = |body_bytes, payload_bytes| {
@@ -249,21 +207,15 @@ fn body_sizes_are_what_the_document_says() {
         assert_eq!(takes(fixed, 1), payload == "yes", "{name}");
         assert_eq!(takes(fixed, inline_bytes_max), payload == "yes", "{name}");
         assert!(!takes(fixed, inline_bytes_max + 1), "{name}: payload over");
-        assert!(
-            !takes(u32::MAX, 0) && !takes(fixed, u64::MAX),
-            "{name}: huge"
-        );
+        assert!(!takes(u32::MAX, 0) && !takes(fixed, u64::MAX), "{name}: huge");
     }
     assert_eq!(kinds, 9);
 }
 
 #[test]
 fn no_limit_lets_a_body_over_a_mebibyte_in() {
-    let limits = Limits {
-        message_bytes_max: u32::MAX,
-        inline_bytes_max: u64::MAX,
-        ..Limits::default()
-    };
+    let limits =
+        Limits { message_bytes_max: u32::MAX, inline_bytes_max: u64::MAX, ..Limits::default() };
     for kind in [2, 3] {
         assert!(Header::decode(&header(kind, 0, BODY_BYTES_MAX, u64::MAX), &limits).is_ok());
         let over = Header::decode(&header(kind, 0, BODY_BYTES_MAX + 1, 0), &limits);
@@ -310,14 +262,8 @@ fn every_truncation_is_an_error_or_a_frame() {
         let body = &bytes[HEADER_BYTES..HEADER_BYTES + header.body_bytes as usize];
         for cut in 0..body.len() {
             let short = Frame::decode(&header, &body[..cut]);
-            assert!(
-                matches!(short, Err(WireError::Lengths(_))),
-                "{name} cut at {cut}: {short:?}"
-            );
-            let fitting = Header {
-                body_bytes: cut as u32,
-                ..header
-            };
+            assert!(matches!(short, Err(WireError::Lengths(_))), "{name} cut at {cut}: {short:?}");
+            let fitting = Header { body_bytes: cut as u32, ..header };
             let is_frame = Frame::decode(&fitting, &body[..cut]).is_ok();
             assert!(!is_frame, "{name} cut at {cut} and announced so");
         }
@@ -354,10 +300,7 @@ fn reserved_bytes_must_be_zero() {
     for (name, at, count) in in_headers.chain(places) {
         for byte in at..at + count {
             let refused = error_of(&altered(name, byte, &[1]));
-            assert!(
-                matches!(refused, WireError::Reserved(_)),
-                "{name} at {byte}: {refused}"
-            );
+            assert!(matches!(refused, WireError::Reserved(_)), "{name} at {byte}: {refused}");
         }
     }
 }
@@ -365,18 +308,12 @@ fn reserved_bytes_must_be_zero() {
 #[test]
 fn fields_without_a_meaning_must_be_zero() {
     let one = 1_u64.to_le_bytes();
-    for (name, offsets) in [
-        ("call-none", &[24, 32, 40][..]),
-        ("call-inline", &[24, 32]),
-        ("call-one-shot", &[24, 32]),
-    ] {
+    for (name, offsets) in
+        [("call-none", &[24, 32, 40][..]), ("call-inline", &[24, 32]), ("call-one-shot", &[24, 32])]
+    {
         for offset in offsets {
             let refused = error_of(&altered(name, HEADER_BYTES + offset, &one));
-            assert_eq!(
-                refused,
-                WireError::Reserved(Kind::Call),
-                "{name} at {offset}"
-            );
+            assert_eq!(refused, WireError::Reserved(Kind::Call), "{name} at {offset}");
         }
     }
 }
@@ -397,16 +334,10 @@ fn lengths_that_do_not_add_up_are_refused() {
         let whole = altered(name, 0, &[]);
         for value in [whole[at].wrapping_sub(1), whole[at] + 1] {
             let refused = error_of(&altered(name, at, &[value]));
-            assert!(
-                matches!(refused, WireError::Lengths(_)),
-                "{name} at {at}: {refused}"
-            );
+            assert!(matches!(refused, WireError::Lengths(_)), "{name} at {at}: {refused}");
         }
         let refused = error_of(&altered(name, at, &[0xff; 4][..bytes]));
-        assert!(
-            matches!(refused, WireError::Lengths(_)),
-            "{name} at {at}: {refused}"
-        );
+        assert!(matches!(refused, WireError::Lengths(_)), "{name} at {at}: {refused}");
     }
     // A reply's inline payload is as long as its header and its body say.
     let refused = error_of(&altered("reply-inline", 8, &[4]));
@@ -436,15 +367,9 @@ fn texts_are_bounded_one_by_one() {
 #[test]
 fn a_message_too_long_is_cut_at_a_character() {
     let message = "ä".repeat(STATUS_BYTES_MAX);
-    let encoded = Frame::Goodbye {
-        code: Code::Ok,
-        message: &format!("a{message}"),
-    }
-    .encode(0);
+    let encoded = Frame::Goodbye { code: Code::Ok, message: &format!("a{message}") }.encode(0);
     let (header, frame) = decode(&encoded, &Limits::default()).unwrap();
-    let Frame::Goodbye { message, .. } = frame else {
-        panic!("{frame:?}")
-    };
+    let Frame::Goodbye { message, .. } = frame else { panic!("{frame:?}") };
     assert_eq!(message.len(), STATUS_BYTES_MAX - 1);
     assert_eq!(header.body_bytes as usize, 8 + message.len());
 }
@@ -474,10 +399,7 @@ fn unknown_numbers_are_refused() {
     assert_eq!(at("call-inline", 16, &[4]), WireError::UnknownPlace(4));
     assert_eq!(at("reply-none", 12, &[4]), WireError::UnknownLane(4));
     assert_eq!(at("reply-none", 8, &[17]), WireError::UnknownCode(17));
-    assert_eq!(
-        at("registered", 8, &[0xff; 4]),
-        WireError::UnknownCode(u32::MAX)
-    );
+    assert_eq!(at("registered", 8, &[0xff; 4]), WireError::UnknownCode(u32::MAX));
     assert_eq!(at("goodbye", 0, &[0, 1]), WireError::UnknownCode(256));
 }
 
@@ -499,9 +421,7 @@ fn a_hello_of_later_versions_is_understood() {
     bytes[4] += 3;
     bytes.extend_from_slice(b"new");
     let (_, frame) = decode(&bytes, &Limits::default()).unwrap();
-    let Frame::Hello(hello) = frame else {
-        panic!("{frame:?}")
-    };
+    let Frame::Hello(hello) = frame else { panic!("{frame:?}") };
     assert_eq!((hello.version_min, hello.version_max), (1, 9));
     assert_eq!(hello.features, u64::MAX);
     assert_eq!(hello.limits, client_limits());
@@ -509,9 +429,7 @@ fn a_hello_of_later_versions_is_understood() {
 
 impl Kind {
     fn from_golden(number: u8) -> Self {
-        let bytes = goldens()
-            .into_iter()
-            .find(|golden| golden.bytes[0] == number);
+        let bytes = goldens().into_iter().find(|golden| golden.bytes[0] == number);
         let bytes = bytes.expect("a golden frame of every kind").bytes;
         let decoded = decode(&bytes, &Limits::default());
         decoded.expect("golden").0.kind

@@ -29,10 +29,7 @@ fn behind(gate: &Arc<Gate>) -> impl Service {
 }
 
 fn start_behind(gate: &Arc<Gate>) -> Running {
-    let options = ServerOptions {
-        workers: 2,
-        ..ServerOptions::default()
-    };
+    let options = ServerOptions { workers: 2, ..ServerOptions::default() };
     start(options, behind(gate))
 }
 
@@ -45,10 +42,7 @@ fn time_out(way: Way, is_direct: bool) {
     let late = late.unwrap_err();
     assert!(started.elapsed() >= SHORT);
     assert!(matches!(late.error(), Error::DeadlineExceeded), "{late}");
-    assert!(
-        late.into_buffer().is_none(),
-        "the server may still be writing"
-    );
+    assert!(late.into_buffer().is_none(), "the server may still be writing");
     assert_eq!(client.open_calls(), 1);
 
     // The connection goes on, and the calls don't meet.
@@ -156,10 +150,7 @@ fn a_waiting_call_that_was_taken_back_is_not_run() {
     let gate = Gate::new();
     let runs = Arc::new(AtomicUsize::new(0));
     let (entered, counted) = (Arc::clone(&gate), Arc::clone(&runs));
-    let options = ServerOptions {
-        workers: 1,
-        ..ServerOptions::default()
-    };
+    let options = ServerOptions { workers: 1, ..ServerOptions::default() };
     let running = start(options, move |call: &mut InboundCall| {
         counted.fetch_add(1, Ordering::Relaxed);
         entered.pass();
@@ -185,10 +176,7 @@ fn a_call_that_waits_past_its_deadline_is_not_run() {
     let gate = Gate::new();
     let runs = Arc::new(AtomicUsize::new(0));
     let (entered, counted) = (Arc::clone(&gate), Arc::clone(&runs));
-    let options = ServerOptions {
-        workers: 1,
-        ..ServerOptions::default()
-    };
+    let options = ServerOptions { workers: 1, ..ServerOptions::default() };
     let running = start(options, move |call: &mut InboundCall| {
         counted.fetch_add(1, Ordering::Relaxed);
         entered.pass();

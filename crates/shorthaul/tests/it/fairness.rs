@@ -38,22 +38,9 @@ fn gated() -> Gated {
         call.payload(bytes)?.fill(1, bytes)?;
         call.reply(&[])
     };
-    let options = ServerOptions {
-        workers: 1,
-        ..ServerOptions::default()
-    };
-    let server = Server::bind_with(&path, options)
-        .unwrap()
-        .start(serve)
-        .unwrap();
-    Gated {
-        _folder: folder,
-        path,
-        _server: server,
-        arrived,
-        open,
-        order,
-    }
+    let options = ServerOptions { workers: 1, ..ServerOptions::default() };
+    let server = Server::bind_with(&path, options).unwrap().start(serve).unwrap();
+    Gated { _folder: folder, path, _server: server, arrived, open, order }
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -61,18 +48,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[test]
 fn a_small_call_passes_many_large_ones() {
     let gated = gated();
-    let (noisy, small) = (
-        Client::connect(&gated.path).unwrap(),
-        Client::connect(&gated.path).unwrap(),
-    );
+    let (noisy, small) =
+        (Client::connect(&gated.path).unwrap(), Client::connect(&gated.path).unwrap());
     let buffers: Vec<_> = (0..32).map(|_| noisy.buffer(8 << 20).unwrap()).collect();
     // The worker is held while everything queues up behind it, the small call last.
     let gate = Client::start(small.call("gate")).unwrap();
     gated.arrived.recv_timeout(PATIENCE).unwrap();
-    let large: Vec<_> = buffers
-        .into_iter()
-        .map(|b| Client::start(noisy.call("large").into(b)).unwrap())
-        .collect();
+    let large: Vec<_> =
+        buffers.into_iter().map(|b| Client::start(noisy.call("large").into(b)).unwrap()).collect();
     let pending = Client::start(small.call("small").inline(4096)).unwrap();
     while noisy.open_calls() + small.open_calls() < 34 {
         std::thread::yield_now();
@@ -99,14 +82,10 @@ fn too_many_calls_are_refused_before_they_are_sent() {
     let gate = Client::start(client.call("gate")).unwrap();
     gated.arrived.recv_timeout(PATIENCE).unwrap();
     let calls_max = client.limits().calls_max as usize;
-    let more: Vec<_> = (1..calls_max)
-        .map(|_| Client::start(client.call("more")).unwrap())
-        .collect();
+    let more: Vec<_> =
+        (1..calls_max).map(|_| Client::start(client.call("more")).unwrap()).collect();
     let refused = client.call("more").send().unwrap_err();
-    assert!(
-        matches!(refused.error(), Error::LimitReached(_)),
-        "{refused}"
-    );
+    assert!(matches!(refused.error(), Error::LimitReached(_)), "{refused}");
     assert_eq!(refused.error().code(), Code::ResourceExhausted);
     assert!(refused.error().is_retryable() && !refused.error().closes_connection());
     gated.open.send(()).unwrap();

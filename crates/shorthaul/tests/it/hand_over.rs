@@ -57,10 +57,7 @@ fn a_service_manager_passes_the_socket() {
     child::prepare(&mut command, "activated", &path);
     command.stdin(Stdio::from(OwnedFd::from(listener)));
     let mut server = Process::spawn(command);
-    assert!(
-        server.hear().contains("passed no socket"),
-        "taken only once"
-    );
+    assert!(server.hear().contains("passed no socket"), "taken only once");
     call_over(UnixStream::connect(&path).unwrap());
     server.kill();
     assert!(path.exists(), "the file is the service manager's");
@@ -93,7 +90,5 @@ fn a_child_calls_over_the_stream_that_it_inherited() {
     let mut client = Process::spawn(command);
     assert_eq!(client.hear(), "right");
     assert!(client.wait().success());
-    eventually("the connection ends", PATIENCE, || {
-        server.stats().connections == 0
-    });
+    eventually("the connection ends", PATIENCE, || server.stats().connections == 0);
 }

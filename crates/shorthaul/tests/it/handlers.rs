@@ -44,17 +44,12 @@ fn handle(call: &mut InboundCall) -> Result<(), Status> {
 }
 
 fn refusal(failed: &shorthaul::CallError) -> &Status {
-    let Error::Status(status) = failed.error() else {
-        panic!("{failed}")
-    };
+    let Error::Status(status) = failed.error() else { panic!("{failed}") };
     status
 }
 
 fn run_all(inline_handlers: bool) {
-    let options = ServerOptions {
-        inline_handlers,
-        ..ServerOptions::default()
-    };
+    let options = ServerOptions { inline_handlers, ..ServerOptions::default() };
     let running = start(options, handle);
     let mut client = DirectClient::connect(&running.path).unwrap();
     let failures = [
@@ -78,10 +73,7 @@ fn run_all(inline_handlers: bool) {
     let buffer = client.buffer(64).unwrap();
     let deferred = client.call("defer").into(buffer).deadline(PATIENCE).send();
     let deferred = deferred.unwrap();
-    assert_eq!(
-        (deferred.response(), &deferred.to_vec()[..]),
-        (&b"deferred"[..], &b"later"[..])
-    );
+    assert_eq!((deferred.response(), &deferred.to_vec()[..]), (&b"deferred"[..], &b"later"[..]));
     assert_eq!(client.call("ping").send().unwrap().response(), b"pong");
     assert_eq!(client.open_calls(), 0);
     assert!(running.server.stop(PATIENCE));
@@ -102,9 +94,7 @@ fn a_failure_gives_the_buffer_back() {
     let running = start(ServerOptions::default(), handle);
     let mut client = AnyClient::connect(&running.path, false).unwrap();
     let buffer = client.buffer(4096);
-    let AnyClient::Threaded(client) = client else {
-        unreachable!()
-    };
+    let AnyClient::Threaded(client) = client else { unreachable!() };
     let failed = client.call("error").into(buffer).send().unwrap_err();
     let buffer = failed.into_buffer().expect("the server has let go");
     let reply = client.call("defer").into(buffer).send().unwrap();

@@ -13,9 +13,7 @@ use tempfile::TempDir;
 const SIZES: [usize; 9] = [0, 1, 63, 4095, 4096, 65_535, 65_537, (2 << 20) + 1, 8 << 20];
 
 fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
-    (0..bytes)
-        .map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8) ^ seed)
-        .collect()
+    (0..bytes).map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8) ^ seed).collect()
 }
 
 /// Answers `size` bytes of a pattern: the request is the size and the seed.
@@ -27,10 +25,7 @@ fn serve(call: &mut InboundCall) -> Result<(), Status> {
         "write" => FillMethod::Write,
         _ => FillMethod::Map,
     };
-    let policy = FillPolicy {
-        method,
-        ..FillPolicy::default()
-    };
+    let policy = FillPolicy { method, ..FillPolicy::default() };
     let mut out = call.payload_with(bytes, policy)?;
     out.copy_from(&pattern(bytes, seed))?;
     call.reply(&[seed])
@@ -39,14 +34,8 @@ fn serve(call: &mut InboundCall) -> Result<(), Status> {
 fn start(inline_handlers: bool) -> (TempDir, RunningServer, std::path::PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s");
-    let options = ServerOptions {
-        inline_handlers,
-        ..ServerOptions::default()
-    };
-    let server = Server::bind_with(&path, options)
-        .unwrap()
-        .start(serve)
-        .unwrap();
+    let options = ServerOptions { inline_handlers, ..ServerOptions::default() };
+    let server = Server::bind_with(&path, options).unwrap().start(serve).unwrap();
     (folder, server, path)
 }
 
@@ -59,10 +48,7 @@ fn request(bytes: usize, seed: u8) -> Vec<u8> {
 fn check(reply: &Reply, bytes: usize, seed: u8, lane: Lane) {
     assert_eq!(reply.response(), [seed]);
     assert_eq!((reply.len(), reply.lane()), (bytes, lane));
-    assert!(
-        reply.to_vec() == pattern(bytes, seed),
-        "{bytes} bytes by {lane}"
-    );
+    assert!(reply.to_vec() == pattern(bytes, seed), "{bytes} bytes by {lane}");
 }
 
 #[test]
@@ -74,28 +60,13 @@ fn direct_every_lane_every_size() {
         for (round, bytes) in SIZES.into_iter().enumerate() {
             let seed = round as u8;
             let request = request(bytes, seed);
-            let inline = client
-                .call("map")
-                .request(&request)
-                .inline(bytes)
-                .send()
-                .unwrap();
+            let inline = client.call("map").request(&request).inline(bytes).send().unwrap();
             check(&inline, bytes, seed, Lane::Inline);
             for (method, lane) in [("map", Lane::FillMap), ("write", Lane::FillWrite)] {
-                let reply = client
-                    .call(method)
-                    .request(&request)
-                    .into(buffer)
-                    .send()
-                    .unwrap();
+                let reply = client.call(method).request(&request).into(buffer).send().unwrap();
                 check(&reply, bytes, seed, lane);
                 buffer = reply.into_buffer().unwrap();
-                let fresh = client
-                    .call(method)
-                    .request(&request)
-                    .into_fresh(bytes)
-                    .send()
-                    .unwrap();
+                let fresh = client.call(method).request(&request).into_fresh(bytes).send().unwrap();
                 check(&fresh, bytes, seed, lane);
             }
         }
@@ -116,20 +87,10 @@ fn threads_share_a_client() {
                 for round in 0..50_u8 {
                     let bytes = usize::from(round) * 1_300;
                     let request = request(bytes, round ^ thread);
-                    let reply = client
-                        .call("map")
-                        .request(&request)
-                        .into(buffer)
-                        .send()
-                        .unwrap();
+                    let reply = client.call("map").request(&request).into(buffer).send().unwrap();
                     check(&reply, bytes, round ^ thread, Lane::FillMap);
                     buffer = reply.into_buffer().unwrap();
-                    let inline = client
-                        .call("")
-                        .request(&request)
-                        .inline(bytes)
-                        .send()
-                        .unwrap();
+                    let inline = client.call("").request(&request).inline(bytes).send().unwrap();
                     check(&inline, bytes, round ^ thread, Lane::Inline);
                 }
             });
@@ -143,31 +104,16 @@ fn threads_share_a_client() {
 fn mappings_pushed_out_are_made_anew_unseen() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s");
-    let options = ServerOptions {
-        kept_mappings_max: 2,
-        reactors: 2,
-        ..ServerOptions::default()
-    };
-    let server = Server::bind_with(&path, options)
-        .unwrap()
-        .start(serve)
-        .unwrap();
-    let clients = [
-        Client::connect(&path).unwrap(),
-        Client::connect(&path).unwrap(),
-    ];
-    let mut buffers: Vec<_> = clients
-        .iter()
-        .flat_map(|c| (0..4).map(|_| Some(c.buffer(5000).unwrap())))
-        .collect();
+    let options = ServerOptions { kept_mappings_max: 2, reactors: 2, ..ServerOptions::default() };
+    let server = Server::bind_with(&path, options).unwrap().start(serve).unwrap();
+    let clients = [Client::connect(&path).unwrap(), Client::connect(&path).unwrap()];
+    let mut buffers: Vec<_> =
+        clients.iter().flat_map(|c| (0..4).map(|_| Some(c.buffer(5000).unwrap()))).collect();
     for round in 0..20_u8 {
         for (index, slot) in buffers.iter_mut().enumerate() {
             let seed = round.wrapping_mul(16) + index as u8;
             let (client, request) = (&clients[index / 4], request(5000, seed));
-            let call = client
-                .call("map")
-                .request(&request)
-                .into(slot.take().unwrap());
+            let call = client.call("map").request(&request).into(slot.take().unwrap());
             let reply = call.send().unwrap();
             check(&reply, 5000, seed, Lane::FillMap);
             *slot = reply.into_buffer();
@@ -183,19 +129,9 @@ fn a_buffer_too_small_names_the_size_needed() {
     let mut client = DirectClient::connect(&path).unwrap();
     let buffer = client.buffer(4096).unwrap();
     let request = request(5000, 1);
-    let failed = client
-        .call("map")
-        .request(&request)
-        .into(buffer)
-        .send()
-        .unwrap_err();
-    let Error::Status(status) = failed.error() else {
-        panic!("{failed}")
-    };
-    assert_eq!(
-        (status.code, status.bytes_needed),
-        (Code::OutOfRange, Some(5000))
-    );
+    let failed = client.call("map").request(&request).into(buffer).send().unwrap_err();
+    let Error::Status(status) = failed.error() else { panic!("{failed}") };
+    assert_eq!((status.code, status.bytes_needed), (Code::OutOfRange, Some(5000)));
     assert!(status.message.contains("5000"), "{status}");
     let buffer = failed.into_buffer().expect("the server has let go");
     assert_eq!(buffer.len(), 4096);

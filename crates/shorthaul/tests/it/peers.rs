@@ -55,9 +55,6 @@ fn each_side_knows_the_other() {
             AnyClient::Direct(client) => client.server(),
             AnyClient::Threaded(client) => client.server(),
         };
-        assert_eq!(
-            (server.pid, server.uid),
-            (Some(std::process::id()), own_uid)
-        );
+        assert_eq!((server.pid, server.uid), (Some(std::process::id()), own_uid));
     }
 }

@@ -48,10 +48,7 @@ impl Holdings {
         let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
         Self {
             descriptors: fs::read_dir(format!("/proc/{process}/fd")).unwrap().count(),
-            buffers: maps
-                .lines()
-                .filter(|l| l.contains("shorthaul-buffer"))
-                .count(),
+            buffers: maps.lines().filter(|l| l.contains("shorthaul-buffer")).count(),
         }
     }
 }

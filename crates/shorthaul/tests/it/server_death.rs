@@ -57,10 +57,7 @@ fn kill_server(is_direct: bool) {
         });
         assert!(ended_at < Duration::from_secs(1), "{way:?}: {ended_at:?}");
         let error = failed.error();
-        assert!(
-            matches!(error, Error::ConnectionLost(_)),
-            "{way:?}: {error}"
-        );
+        assert!(matches!(error, Error::ConnectionLost(_)), "{way:?}: {error}");
         assert!(error.to_string().contains("outcome unknown"), "{error}");
         assert!(!error.is_retryable() && error.closes_connection());
         assert!(failed.into_buffer().is_none(), "half-filled");

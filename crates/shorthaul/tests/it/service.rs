@@ -20,22 +20,13 @@ pub(super) struct Running {
 pub(super) fn start(options: ServerOptions, service: impl Service) -> Running {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s");
-    let server = Server::bind_with(&path, options)
-        .unwrap()
-        .start(service)
-        .unwrap();
-    Running {
-        server,
-        path,
-        _folder: folder,
-    }
+    let server = Server::bind_with(&path, options).unwrap().start(service).unwrap();
+    Running { server, path, _folder: folder }
 }
 
 /// The bytes of one payload, and of no other with another seed.
 pub(super) fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
-    (0..bytes)
-        .map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8) ^ seed)
-        .collect()
+    (0..bytes).map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8) ^ seed).collect()
 }
 
 /// Answers a pattern: the request is its length and its seed. The method's name says how a buffer
@@ -48,17 +39,9 @@ pub(super) fn serve(call: &mut InboundCall) -> Result<(), Status> {
 }
 
 pub(super) fn write_payload(call: &mut InboundCall, source: &[u8]) -> Result<(), Status> {
-    let method = if call.method().contains("write") {
-        FillMethod::Write
-    } else {
-        FillMethod::Map
-    };
-    let policy = FillPolicy {
-        method,
-        ..FillPolicy::default()
-    };
-    call.payload_with(payload_bytes(call), policy)?
-        .copy_from(source)
+    let method = if call.method().contains("write") { FillMethod::Write } else { FillMethod::Map };
+    let policy = FillPolicy { method, ..FillPolicy::default() };
+    call.payload_with(payload_bytes(call), policy)?.copy_from(source)
 }
 
 pub(super) fn payload_bytes(call: &InboundCall) -> usize {
@@ -94,11 +77,7 @@ impl Way {
 
     /// Starts the method's name with it; the rest is the service's.
     pub(super) fn method(self, rest: &str) -> String {
-        let how = if self == Self::FillWrite {
-            "write"
-        } else {
-            "map"
-        };
+        let how = if self == Self::FillWrite { "write" } else { "map" };
         format!("{how}{rest}")
     }
 
@@ -212,9 +191,7 @@ impl Gate {
     /// Waits until `count` handlers have come.
     pub(super) fn wait_for(&self, count: usize) {
         let state = self.state.lock().unwrap();
-        let waited = self
-            .changed
-            .wait_timeout_while(state, PATIENCE, |state| state.0 < count);
+        let waited = self.changed.wait_timeout_while(state, PATIENCE, |state| state.0 < count);
         assert!(!waited.unwrap().1.timed_out(), "no handler came");
     }
 

@@ -21,10 +21,7 @@ pub(super) fn bind_and_tell(path: &Path) {
     let mode = fs::metadata(path).unwrap().permissions().mode();
     say(format_args!("{:o}", mode & 0o7777));
     let wide = path.with_extension("wide");
-    let options = ServerOptions {
-        socket_mode: 0o666,
-        ..ServerOptions::default()
-    };
+    let options = ServerOptions { socket_mode: 0o666, ..ServerOptions::default() };
     let _server = Server::bind_with(&wide, options).unwrap();
     let mode = fs::metadata(wide).unwrap().permissions().mode();
     say(format_args!("{:o}", mode & 0o7777));
@@ -32,14 +29,9 @@ pub(super) fn bind_and_tell(path: &Path) {
 
 fn assert_in_use(path: &Path) {
     let error = Server::bind(path).unwrap_err();
-    let Error::Io { source, .. } = &error else {
-        panic!("{error}")
-    };
+    let Error::Io { source, .. } = &error else { panic!("{error}") };
     assert_eq!(source.kind(), io::ErrorKind::AddrInUse);
-    assert!(
-        error.to_string().contains(path.to_str().unwrap()),
-        "{error}"
-    );
+    assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
 }
 
 fn call_once(path: &Path) {

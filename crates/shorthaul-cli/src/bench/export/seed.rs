@@ -8,17 +8,10 @@ use crate::bench::session::Mode;
 
 pub(in crate::bench) fn write(output: &mut impl Write, report: &Report) -> io::Result<()> {
     writeln!(output, "{}\n\n{LEGEND}", report.machine)?;
-    let sizes: Vec<usize> = first_payloads(report)
-        .iter()
-        .map(|payload| payload.bytes)
-        .collect();
+    let sizes: Vec<usize> = first_payloads(report).iter().map(|payload| payload.bytes).collect();
     for (index, bytes) in sizes.iter().enumerate() {
         if sizes.len() > 1 {
-            writeln!(
-                output,
-                "{}Payload: {bytes} bytes",
-                if index > 0 { "\n" } else { "" }
-            )?;
+            writeln!(output, "{}Payload: {bytes} bytes", if index > 0 { "\n" } else { "" })?;
         }
         write_payload(output, report, *bytes)?;
     }
@@ -34,16 +27,9 @@ fn write_payload(output: &mut impl Write, report: &Report, bytes: usize) -> io::
     let of_size = |payload: &&Payload| payload.bytes == bytes;
     if let Some(payload) = first_payloads(report).iter().find(of_size) {
         let limit = payload.speed_limit.median;
-        writeln!(
-            output,
-            "Speed-limit (optimal) performance: {limit:.1} MB/sec"
-        )?;
+        writeln!(output, "Speed-limit (optimal) performance: {limit:.1} MB/sec")?;
     }
-    writeln!(
-        output,
-        "{:>30} client   c-rx   s-rx worker\tMB/sec",
-        "method"
-    )?;
+    writeln!(output, "{:>30} client   c-rx   s-rx worker\tMB/sec", "method")?;
     for section in &report.sections {
         write_section(output, section, bytes)?;
     }
@@ -59,10 +45,7 @@ fn write_section(output: &mut impl Write, section: &Section, bytes: usize) -> io
             "Local system doesn't have appropriate CPU topology to execute test scenario {name}"
         );
     };
-    let payload = section
-        .payloads
-        .iter()
-        .find(|payload| payload.bytes == bytes);
+    let payload = section.payloads.iter().find(|payload| payload.bytes == bytes);
     let cells = payload.map_or(&[][..], |payload| &payload.cells);
     for cell in cells.iter().filter(|cell| cell.mode == Mode::Threads) {
         writeln!(

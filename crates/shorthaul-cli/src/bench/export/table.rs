@@ -25,11 +25,7 @@ pub(in crate::bench) fn write(output: &mut impl Write, report: &Report) -> io::R
         }
         Source::Warm => "a copy from a warm source, of other bytes on each call",
     };
-    writeln!(
-        output,
-        "writer: {source}; {}\n",
-        report.consume.description()
-    )?;
+    writeln!(output, "writer: {source}; {}\n", report.consume.description())?;
     writeln!(output, "{LEGEND}\n{MODES}")?;
     for section in &report.sections {
         write_section(output, section)?;
@@ -121,11 +117,7 @@ fn table(payload: &Payload, threads: &Threads) -> Table {
 fn row(cell: &Cell, threads: &Threads) -> [String; 10] {
     let is_direct = cell.mode == Mode::Direct;
     let unless_direct = |place: &str| {
-        if is_direct {
-            "-".to_owned()
-        } else {
-            place.to_owned()
-        }
+        if is_direct { "-".to_owned() } else { place.to_owned() }
     };
     let Spread { median, min, max } = cell.megabytes_per_second;
     [
@@ -143,20 +135,12 @@ fn row(cell: &Cell, threads: &Threads) -> [String; 10] {
 }
 
 fn share(spread: Option<&Spread>) -> String {
-    spread.map_or_else(
-        || "-".to_owned(),
-        |spread| format!("{:.1} %", spread.median * 100.0),
-    )
+    spread.map_or_else(|| "-".to_owned(), |spread| format!("{:.1} %", spread.median * 100.0))
 }
 
 fn gigabytes(spread: &Spread) -> String {
     let Spread { median, min, max } = spread;
-    format!(
-        "{:.1} GB/s ({:.1}–{:.1})",
-        median / 1e3,
-        min / 1e3,
-        max / 1e3
-    )
+    format!("{:.1} GB/s ({:.1}–{:.1})", median / 1e3, min / 1e3, max / 1e3)
 }
 
 /// What this bench adds to the original's legend.

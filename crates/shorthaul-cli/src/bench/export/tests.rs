@@ -59,10 +59,7 @@ fn report() -> Report {
 }
 
 fn section() -> Section {
-    let thread = |cpu: u32| Thread {
-        place: format!("S0C{cpu}T0"),
-        cpu,
-    };
+    let thread = |cpu: u32| Thread { place: format!("S0C{cpu}T0"), cpu };
     Section {
         placement: "client-server-cross-core",
         why_not: None,
@@ -82,10 +79,7 @@ fn section() -> Section {
             bytes: 1 << 20,
             speed_limit: around(50_000.0),
             hand_over_limits: Mode::ALL
-                .map(|mode| HandOver {
-                    mode,
-                    megabytes_per_second: around(40_000.0),
-                })
+                .map(|mode| HandOver { mode, megabytes_per_second: around(40_000.0) })
                 .to_vec(),
             cells: Mode::ALL.into_iter().flat_map(cells).collect(),
         }],
@@ -121,9 +115,5 @@ fn impossible() -> Section {
 }
 
 fn around(median: f64) -> Spread {
-    Spread {
-        median,
-        min: median * 0.9,
-        max: median * 1.1,
-    }
+    Spread { median, min: median * 0.9, max: median * 1.1 }
 }

@@ -11,10 +11,7 @@ pub(super) fn sentences(report: &Report) -> Vec<String> {
         .sections
         .iter()
         .flat_map(|section| {
-            section
-                .payloads
-                .iter()
-                .filter_map(move |payload| sentence(section, payload))
+            section.payloads.iter().filter_map(move |payload| sentence(section, payload))
         })
         .collect()
 }
@@ -39,18 +36,13 @@ fn sentence(section: &Section, payload: &Payload) -> Option<String> {
         Mode::Direct => "use a DirectClient and a server with inline_handlers",
         Mode::Threads => "use a Client",
     };
-    Some(format!(
-        "{sentence}. A program here should {client}, and {}.",
-        method.advice()
-    ))
+    Some(format!("{sentence}. A program here should {client}, and {}.", method.advice()))
 }
 
 /// How many times faster than `baseline` in the same mode.
 fn times_faster(payload: &Payload, best: &Cell, baseline: &str) -> Option<f64> {
     let baseline: Method = baseline.parse().ok()?;
-    let other = payload
-        .cell(&baseline, best.mode)
-        .filter(|other| other.method != best.method)?;
+    let other = payload.cell(&baseline, best.mode).filter(|other| other.method != best.method)?;
     Some(other.microseconds_per_call.median / best.microseconds_per_call.median)
 }
 

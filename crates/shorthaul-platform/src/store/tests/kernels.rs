@@ -49,13 +49,7 @@ macro_rules! kernels {
 
 pub(super) fn all_kernels() -> Vec<Kernels> {
     let mut all = vec![
-        kernels!(
-            "portable",
-            portable::fill,
-            portable::copy_in,
-            portable::copy_out,
-            portable::sum
-        ),
+        kernels!("portable", portable::fill, portable::copy_in, portable::copy_out, portable::sum),
         kernels!(
             "ordinary",
             |dst, bytes, value| store::fill(dst, bytes, value, Store::Ordinary),
@@ -116,8 +110,5 @@ fn copy_by_blocks(dst: &mut [u8], src: &[u8]) {
 }
 
 pub(super) fn naive_sum(src: &[u8], stride: usize) -> u64 {
-    src.iter()
-        .step_by(stride)
-        .map(|&byte| u64::from(byte))
-        .sum()
+    src.iter().step_by(stride).map(|&byte| u64::from(byte)).sum()
 }

@@ -82,9 +82,7 @@ impl Wire {
 }
 
 fn see(assembled: Assembled<'_, Token>) -> Seen {
-    let payload = assembled
-        .payload
-        .map_or(Vec::new(), |memory| memory.to_vec());
+    let payload = assembled.payload.map_or(Vec::new(), |memory| memory.to_vec());
     let is_lost = matches!(assembled.descriptor, Some(Claim::Lost));
     let descriptor = match assembled.descriptor {
         Some(Claim::Arrived(descriptor)) => Some(descriptor),
@@ -107,13 +105,7 @@ fn register(region: u64) -> Vec<u8> {
 }
 
 fn call_with(payload: &[u8], request: &[u8]) -> Vec<u8> {
-    let call = Call {
-        call: 1,
-        remaining_ns: 0,
-        place: Place::None,
-        method: "m",
-        request,
-    };
+    let call = Call { call: 1, remaining_ns: 0, place: Place::None, method: "m", request };
     let mut bytes = Frame::Call(call).encode(payload.len() as u64).to_vec();
     bytes.extend_from_slice(payload);
     bytes
@@ -137,9 +129,7 @@ fn pattern(bytes: usize) -> Vec<u8> {
 }
 
 fn bytes_of(seen: &[Seen]) -> Vec<u8> {
-    seen.iter()
-        .flat_map(|frame| [&frame.head[..], &frame.payload].concat())
-        .collect()
+    seen.iter().flat_map(|frame| [&frame.head[..], &frame.payload].concat()).collect()
 }
 
 #[test]
@@ -169,13 +159,7 @@ fn many_frames_come_in_one_read() {
 
 #[test]
 fn every_cut_into_two_reads_gives_the_same() {
-    let stream = [
-        cancel(1),
-        call_with(b"payload", b"request"),
-        register(3),
-        cancel(4),
-    ]
-    .concat();
+    let stream = [cancel(1), call_with(b"payload", b"request"), register(3), cancel(4)].concat();
     let register_at = stream.len() - cancel(4).len() - register(3).len();
     for cut in 1..stream.len() {
         let mut wire = Wire::new();
@@ -197,10 +181,7 @@ fn a_payload_larger_than_the_staging_is_read_in_place() {
     let mut wire = Wire::new();
     let (seen, reads) = wire.read_all(&stream, None);
     assert_eq!(bytes_of(&seen), stream);
-    assert_eq!(
-        reads, 3,
-        "the staging, the rest of the payload, what follows"
-    );
+    assert_eq!(reads, 3, "the staging, the rest of the payload, what follows");
     assert_eq!(wire.assembler.staging.len(), STAGING_BYTES);
 }
 
@@ -281,11 +262,7 @@ fn a_second_set_inside_a_frame_is_refused() {
             assert_eq!(violation, None);
             let arrival = wire.some(1);
             let (seen, violation) = wire.read(&frame[cut..], arrival);
-            assert_eq!(
-                violation,
-                Some(Violation::UnclaimedDescriptors),
-                "cut at {cut}"
-            );
+            assert_eq!(violation, Some(Violation::UnclaimedDescriptors), "cut at {cut}");
             drop(seen);
             drop(wire.assembler);
             assert_eq!(Arc::strong_count(&wire.origin), 1, "cut at {cut}");
@@ -295,11 +272,7 @@ fn a_second_set_inside_a_frame_is_refused() {
 
 #[test]
 fn a_descriptor_on_a_frame_that_takes_none_is_refused() {
-    for stream in [
-        cancel(1),
-        call_with(b"", b"r"),
-        [cancel(1), cancel(2)].concat(),
-    ] {
+    for stream in [cancel(1), call_with(b"", b"r"), [cancel(1), cancel(2)].concat()] {
         let mut wire = Wire::new();
         let arrival = wire.some(1);
         let (_, violation) = wire.read(&stream, arrival);
@@ -336,18 +309,10 @@ fn fewer_or_more_descriptors_than_announced_are_refused() {
         let (seen, violation) = wire.read(&register(1), arrival);
         assert!(seen.is_empty());
         assert_eq!(violation, Some(announced), "{count} descriptors");
-        assert_eq!(
-            wire.open_descriptors(),
-            count,
-            "not closed where they are refused"
-        );
+        assert_eq!(wire.open_descriptors(), count, "not closed where they are refused");
         let origin = Arc::clone(&wire.origin);
         drop(wire);
-        assert_eq!(
-            Arc::strong_count(&origin),
-            1,
-            "closed with their connection"
-        );
+        assert_eq!(Arc::strong_count(&origin), 1, "closed with their connection");
     }
     let mut wire = Wire::new();
     let (_, violation) = wire.read(&register(1), Arrival::TooMany(SmallVec::new()));
@@ -402,10 +367,7 @@ fn a_header_that_announces_too_much_allocates_nothing() {
             let mut wire = Wire::new();
             let (seen, violation) = wire.read(&header, Arrival::None);
             assert!(seen.is_empty());
-            assert!(
-                matches!(violation, Some(Violation::Wire(_))),
-                "{violation:?}"
-            );
+            assert!(matches!(violation, Some(Violation::Wire(_))), "{violation:?}");
             assert_eq!(wire.assembler.staging.capacity(), STAGING_BYTES);
             assert!(matches!(wire.assembler.state, State::Header));
         }

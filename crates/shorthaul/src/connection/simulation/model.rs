@@ -64,11 +64,7 @@ pub(super) struct ModelRegion {
 
 impl ModelRegion {
     pub(super) fn new(bytes: u64) -> Self {
-        Self {
-            bytes,
-            decision: None,
-            is_known: false,
-        }
+        Self { bytes, decision: None, is_known: false }
     }
 }
 
@@ -142,11 +138,7 @@ impl Model {
                 call.check_arrival(&incoming, pair.now);
                 self.running.push(incoming);
             }
-            ServerEvent::Register {
-                region,
-                bytes,
-                descriptor,
-            } => {
+            ServerEvent::Register { region, bytes, descriptor } => {
                 let known = self.regions.get_mut(&region).unwrap();
                 assert_eq!(bytes, known.bytes);
                 let accept = !random.once_in(8);
@@ -206,17 +198,10 @@ impl Model {
 
 impl ModelCall {
     fn check(&self, id: u64, answer: &Answered) {
-        let code = answer
-            .status
-            .as_ref()
-            .map_or(Code::Ok, |status| status.code);
+        let code = answer.status.as_ref().map_or(Code::Ok, |status| status.code);
         let Some(promise) = &self.promise else {
             assert!(!self.has_arrived, "answered by nobody: {self:?}");
-            let refusals = [
-                Code::ResourceExhausted,
-                Code::NotFound,
-                Code::InvalidArgument,
-            ];
+            let refusals = [Code::ResourceExhausted, Code::NotFound, Code::InvalidArgument];
             assert!(refusals.contains(&code), "{answer:?}");
             return;
         };
@@ -249,21 +234,10 @@ impl ModelCall {
                 assert_eq!((descriptor.name, *bytes), (id, asked));
             }
             (
-                IncomingTarget::Region {
-                    region,
-                    offset,
-                    bytes,
-                },
-                Place::Region {
-                    region: named,
-                    offset: at,
-                    bytes: asked,
-                },
+                IncomingTarget::Region { region, offset, bytes },
+                Place::Region { region: named, offset: at, bytes: asked },
             ) => {
-                assert_eq!(
-                    (region.descriptor.name, *offset, *bytes),
-                    (named, at, asked)
-                );
+                assert_eq!((region.descriptor.name, *offset, *bytes), (named, at, asked));
             }
             (found, asked) => panic!("{found:?} for {asked:?}"),
         }
@@ -272,11 +246,6 @@ impl ModelCall {
 
 impl Promise {
     fn failure(code: Code) -> Self {
-        Self {
-            code,
-            lane: LaneNumber::None,
-            payload_bytes: 0,
-            response: MessageBytes::new(),
-        }
+        Self { code, lane: LaneNumber::None, payload_bytes: 0, response: MessageBytes::new() }
     }
 }

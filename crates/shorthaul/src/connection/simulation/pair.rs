@@ -99,12 +99,8 @@ impl Pair {
     pub(super) fn accept_region(&mut self, region: u64, descriptor: Counted, bytes: u64) {
         assert_eq!(descriptor.name, region, "a descriptor of another region");
         let handle = self.ledger.issue(Kind::Region, region);
-        let region_made = Region {
-            descriptor,
-            _handle: handle,
-        };
-        self.server
-            .region_accepted(region, Rc::new(region_made), bytes);
+        let region_made = Region { descriptor, _handle: handle };
+        self.server.region_accepted(region, Rc::new(region_made), bytes);
     }
 
     /// Answers success without a payload.
@@ -173,9 +169,7 @@ pub(super) fn write(
 ) -> bool {
     let mut wrote = false;
     loop {
-        let written = link
-            .transmit()
-            .map(|transmit| wire.write(&transmit, bytes_max));
+        let written = link.transmit().map(|transmit| wire.write(&transmit, bytes_max));
         match written {
             Some(Some(bytes)) => {
                 link.sent(bytes, now);
@@ -224,9 +218,7 @@ pub(super) fn assert_payload(found: &[u8], way: u64, call: u64) {
 }
 
 fn byte_at(way: u64, call: u64, at: usize) -> u8 {
-    let mixed = (call * 2 + way)
-        .wrapping_mul(0x9e37_79b9)
-        .wrapping_add(at as u64 * 37);
+    let mixed = (call * 2 + way).wrapping_mul(0x9e37_79b9).wrapping_add(at as u64 * 37);
     (mixed ^ (mixed >> 11)) as u8
 }
 

@@ -89,9 +89,7 @@ impl Run {
             0 => Place::None,
             1 => Place::Inline { bytes_max: bytes },
             2 => self.part_of_a_region(),
-            _ => Place::OneShot {
-                bytes: self.random.up_to(LIMITS.region_bytes_max + 9),
-            },
+            _ => Place::OneShot { bytes: self.random.up_to(LIMITS.region_bytes_max + 9) },
         };
         let payload_bytes = if self.random.once_in(3) {
             self.random.up_to(LIMITS.inline_bytes_max) as usize
@@ -109,18 +107,11 @@ impl Run {
         let region = self.random.below(self.next_id) + 1;
         let bytes = self.model.regions.get(&region).map_or(99, |r| r.bytes);
         let offset = self.random.up_to(bytes) / PAYLOAD_ALIGNMENT * PAYLOAD_ALIGNMENT;
-        Place::Region {
-            region,
-            offset,
-            bytes: bytes - offset + u64::from(self.random.once_in(20)),
-        }
+        Place::Region { region, offset, bytes: bytes - offset + u64::from(self.random.once_in(20)) }
     }
 
     fn register(&mut self) {
-        let (region, bytes) = (
-            self.new_id(),
-            self.random.up_to(LIMITS.region_bytes_max + 9),
-        );
+        let (region, bytes) = (self.new_id(), self.random.up_to(LIMITS.region_bytes_max + 9));
         self.pair.register(region, bytes);
         self.model.regions.insert(region, ModelRegion::new(bytes));
     }
@@ -134,11 +125,8 @@ impl Run {
 
     fn cancel(&mut self) {
         let call = self.random.below(self.next_id) + 1;
-        let was_waiting = self
-            .model
-            .calls
-            .get(&call)
-            .is_some_and(|call| call.phase == Phase::Waiting);
+        let was_waiting =
+            self.model.calls.get(&call).is_some_and(|call| call.phase == Phase::Waiting);
         assert_eq!(self.pair.client.cancel(call, self.pair.now), was_waiting);
         if was_waiting {
             let cancelled = Phase::Cancelled(self.pair.now);
@@ -173,20 +161,8 @@ impl Run {
         let now = self.pair.now;
         let pair = &mut self.pair;
         match self.random.below(4) {
-            0 => drop(write(
-                &mut pair.client.link,
-                &mut pair.up,
-                bytes_max,
-                now,
-                all,
-            )),
-            1 => drop(write(
-                &mut pair.server.link,
-                &mut pair.down,
-                bytes_max,
-                now,
-                all,
-            )),
+            0 => drop(write(&mut pair.client.link, &mut pair.up, bytes_max, now, all)),
+            1 => drop(write(&mut pair.server.link, &mut pair.down, bytes_max, now, all)),
             2 => self.server_takes(bytes_max, is_lossy).map(drop).unwrap(),
             _ => self.client_takes(bytes_max).map(drop).unwrap(),
         }
@@ -196,8 +172,7 @@ impl Run {
         // Before the read too: the application may have left events untaken.
         for _ in 0..2 {
             while let Some(event) = self.pair.server.next_event(self.pair.now)? {
-                self.model
-                    .on_client_says(event, &mut self.pair, &mut self.random);
+                self.model.on_client_says(event, &mut self.pair, &mut self.random);
             }
             let pair = &mut self.pair;
             let link = &mut pair.server.link;
@@ -206,21 +181,14 @@ impl Run {
             }
         }
         while let Some(event) = self.pair.server.next_event(self.pair.now)? {
-            self.model
-                .on_client_says(event, &mut self.pair, &mut self.random);
+            self.model.on_client_says(event, &mut self.pair, &mut self.random);
         }
         Ok(true)
     }
 
     fn client_takes(&mut self, bytes_max: usize) -> Result<bool, Violation> {
         let pair = &mut self.pair;
-        let got = read(
-            &mut pair.client.link,
-            &mut pair.down,
-            bytes_max,
-            false,
-            pair.now,
-        )?;
+        let got = read(&mut pair.client.link, &mut pair.down, bytes_max, false, pair.now)?;
         while let Some(event) = self.pair.client.next_event()? {
             self.model.on_server_says(event, self.pair.now);
         }
@@ -248,9 +216,7 @@ impl Run {
     /// What is true at any time.
     fn check(&self) {
         let waiting = self.model.count(|phase| phase == Phase::Waiting);
-        let cancelled = self
-            .model
-            .count(|phase| matches!(phase, Phase::Cancelled(_)));
+        let cancelled = self.model.count(|phase| matches!(phase, Phase::Cancelled(_)));
         let retired = self.model.count(|phase| phase == Phase::Retired);
         let open = self.pair.client.open_calls();
         assert!(open >= waiting + cancelled && open <= waiting + cancelled + retired);
@@ -283,14 +249,7 @@ impl Run {
 
     /// The connection is lost here and now: what the client is owed comes back, all else is gone.
     fn cut(self) {
-        let Pair {
-            mut client,
-            server,
-            up,
-            down,
-            ledger,
-            ..
-        } = self.pair;
+        let Pair { mut client, server, up, down, ledger, .. } = self.pair;
         let tokens: Vec<_> = client.drain_tokens().collect();
         drop(client);
         let names: HashSet<u64> = tokens.iter().map(|token| token.name).collect();
@@ -313,10 +272,7 @@ impl Run {
 fn every_call_ends_exactly_once() {
     let pool = Arc::default();
     let retired: usize = (0..SEEDS).map(|seed| Run::new(seed, &pool).go()).sum();
-    assert!(
-        retired > 1_000,
-        "the runs no longer reach what they are for"
-    );
+    assert!(retired > 1_000, "the runs no longer reach what they are for");
 }
 
 const SEEDS: u64 = 2_000;

@@ -44,9 +44,7 @@ fn calls(events: &[FromClient]) -> Vec<u64> {
 fn with_region(pair: &mut Pair, region: u64, bytes: u64) {
     pair.register(region, bytes);
     for event in pair.settle_for_server() {
-        let ServerEvent::Register { descriptor, .. } = event else {
-            panic!("{event:?}")
-        };
+        let ServerEvent::Register { descriptor, .. } = event else { panic!("{event:?}") };
         pair.accept_region(region, descriptor, bytes);
     }
     registered(pair.settle_for_client()).1.unwrap();
@@ -96,9 +94,7 @@ fn a_one_shot_call_that_is_refused_closes_its_descriptor() {
     let too_large = LIMITS.region_bytes_max + 1;
     pair.start(1, Place::OneShot { bytes: too_large });
     let (to_client, to_server) = pair.settle().unwrap();
-    let [ServerEvent::Discard(descriptor)] = &to_server[..] else {
-        panic!("{to_server:?}")
-    };
+    let [ServerEvent::Discard(descriptor)] = &to_server[..] else { panic!("{to_server:?}") };
     assert_eq!(descriptor.name, 1);
     let (_, status) = refused(to_client);
     assert_eq!(status.code, Code::InvalidArgument);
@@ -115,15 +111,9 @@ fn over_the_limit_of_regions_one_is_refused_and_a_release_makes_room() {
     let (to_client, to_server) = pair.settle().unwrap();
     assert!(matches!(to_server[..], [ServerEvent::Discard(_)]));
     let (region, result) = registered(to_client);
-    assert_eq!(
-        (region, result.unwrap_err().code),
-        (4, Code::ResourceExhausted)
-    );
+    assert_eq!((region, result.unwrap_err().code), (4, Code::ResourceExhausted));
     pair.client.release(2);
-    assert!(matches!(
-        pair.settle_for_server()[..],
-        [ServerEvent::Released(_)]
-    ));
+    assert!(matches!(pair.settle_for_server()[..], [ServerEvent::Released(_)]));
     with_region(&mut pair, 5, 4096);
 }
 
@@ -150,19 +140,11 @@ fn a_part_of_a_region_is_checked() {
         (1, 0, u64::MAX, Code::InvalidArgument),
     ];
     for (call, (region, offset, bytes, code)) in (1..).zip(cases) {
-        let place = Place::Region {
-            region,
-            offset,
-            bytes,
-        };
+        let place = Place::Region { region, offset, bytes };
         pair.start(call, place);
         assert_eq!(refused(pair.settle_for_client()).1.code, code, "{place:?}");
     }
-    let place = Place::Region {
-        region: 1,
-        offset: 64,
-        bytes: 4032,
-    };
+    let place = Place::Region { region: 1, offset: 64, bytes: 4032 };
     pair.start(9, place);
     assert_eq!(calls(&pair.settle_for_server()), [9]);
 }
@@ -173,21 +155,13 @@ fn a_descriptor_that_did_not_arrive_fails_its_call_alone() {
     let place = Place::OneShot { bytes: 64 };
     (1..=2).for_each(|call| pair.start(call, place));
     pair.register(3, 64);
-    write(
-        &mut pair.client.link,
-        &mut pair.up,
-        usize::MAX,
-        pair.now,
-        true,
-    );
+    write(&mut pair.client.link, &mut pair.up, usize::MAX, pair.now, true);
     // The first and the last message lose theirs.
     for is_lossy in [true, false, true] {
         let link = &mut pair.server.link;
         assert!(read(link, &mut pair.up, usize::MAX, is_lossy, pair.now).unwrap());
         while let Some(event) = pair.server.next_event(pair.now).unwrap() {
-            let ServerEvent::Call(incoming) = event else {
-                panic!("{event:?}")
-            };
+            let ServerEvent::Call(incoming) = event else { panic!("{event:?}") };
             let IncomingTarget::OneShot { descriptor, .. } = incoming.target else {
                 panic!("{incoming:?}")
             };
@@ -208,21 +182,14 @@ fn a_cancelled_call_comes_out_when_the_server_has_answered() {
     pair.start(1, Place::None);
     pair.settle_for_server();
     assert!(pair.client.cancel(1, pair.now));
-    assert!(matches!(
-        pair.settle_for_server()[..],
-        [ServerEvent::Cancel { call: 1 }]
-    ));
+    assert!(matches!(pair.settle_for_server()[..], [ServerEvent::Cancel { call: 1 }]));
     assert_eq!(pair.client.open_calls(), 1);
     let status = Status::new(Code::Cancelled, "taken back");
     pair.server.answer(1, Answer::failure(status));
     let events = pair.settle_for_client();
     assert!(matches!(&events[..], [ClientEvent::LetGo { token }] if token.name == 1));
     assert_eq!(pair.client.open_calls(), 0);
-    assert_eq!(
-        pair.client.deadline(),
-        None,
-        "nothing is waited for any more"
-    );
+    assert_eq!(pair.client.deadline(), None, "nothing is waited for any more");
 }
 
 #[test]
@@ -246,10 +213,7 @@ fn a_second_cancel_does_nothing() {
     assert!(!pair.client.cancel(1, pair.now));
     pair.settle_for_server();
     pair.answer(1);
-    assert!(matches!(
-        pair.settle_for_client()[..],
-        [ClientEvent::LetGo { .. }]
-    ));
+    assert!(matches!(pair.settle_for_client()[..], [ClientEvent::LetGo { .. }]));
 }
 
 #[test]
@@ -270,10 +234,7 @@ fn a_cancel_without_an_answer_retires_the_call() {
     assert!(!pair.client.cancel(1, pair.now));
     drop(running);
     pair.answer_by(1, LaneNumber::FillMap, 4096);
-    assert!(
-        pair.settle_for_client().is_empty(),
-        "the answer says nothing"
-    );
+    assert!(pair.settle_for_client().is_empty(), "the answer says nothing");
     assert_eq!(pair.client.open_calls(), 0);
     assert_eq!(pair.client.drain_tokens().count(), 0);
 }
@@ -281,14 +242,8 @@ fn a_cancel_without_an_answer_retires_the_call() {
 #[test]
 fn retired_memory_is_bounded_but_inline_answers_retire_none() {
     let mut pair = Pair::open();
-    let half = Place::Region {
-        region: 1,
-        offset: 0,
-        bytes: RETIRED_BYTES_MAX / 2,
-    };
-    let inline = Place::Inline {
-        bytes_max: u64::MAX,
-    };
+    let half = Place::Region { region: 1, offset: 0, bytes: RETIRED_BYTES_MAX / 2 };
+    let inline = Place::Inline { bytes_max: u64::MAX };
     for (call, place) in (1..).zip([inline, half, inline, half, half]) {
         pair.start(call, place);
         pair.client.cancel(call, pair.now);

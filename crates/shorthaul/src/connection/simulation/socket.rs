@@ -57,11 +57,7 @@ struct Piece {
 
 impl Wire {
     pub(super) fn new(capacity_bytes: usize) -> Self {
-        Self {
-            pieces: VecDeque::new(),
-            held_bytes: 0,
-            capacity_bytes,
-        }
+        Self { pieces: VecDeque::new(), held_bytes: 0, capacity_bytes }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -94,11 +90,7 @@ impl Wire {
     pub(super) fn push(&mut self, bytes: Vec<u8>, descriptors: SmallVec<[Counted; 4]>) -> usize {
         let written = bytes.len();
         self.held_bytes += written;
-        self.pieces.push_back(Piece {
-            bytes,
-            read: 0,
-            descriptors,
-        });
+        self.pieces.push_back(Piece { bytes, read: 0, descriptors });
         written
     }
 

@@ -28,11 +28,7 @@ pub(super) struct Counted {
 impl Ledger {
     pub(super) fn issue(&self, kind: Kind, name: u64) -> Counted {
         *self.living.borrow_mut().entry((kind, name)).or_insert(0) += 1;
-        Counted {
-            name,
-            kind,
-            ledger: self.clone(),
-        }
+        Counted { name, kind, ledger: self.clone() }
     }
 
     /// How many of a kind exist.

@@ -18,14 +18,9 @@ const TICK: Duration = Duration::from_nanos(1);
 
 fn push(pair: &mut Pair, upwards: bool, frame: Frame<'_>, descriptors: usize) {
     let ledger = pair.ledger.clone();
-    let descriptors = (0..descriptors)
-        .map(|name| ledger.issue(Kind::Descriptor, name as u64))
-        .collect();
-    let wire = if upwards {
-        &mut pair.up
-    } else {
-        &mut pair.down
-    };
+    let descriptors =
+        (0..descriptors).map(|name| ledger.issue(Kind::Descriptor, name as u64)).collect();
+    let wire = if upwards { &mut pair.up } else { &mut pair.down };
     wire.push(frame.encode(0).to_vec(), descriptors);
 }
 
@@ -40,22 +35,11 @@ fn server_says(frame: Frame<'_>, descriptors: usize) -> Violation {
 }
 
 fn hello(version_min: u16, version_max: u16) -> Frame<'static> {
-    Frame::Hello(Hello {
-        version_min,
-        version_max,
-        features: u64::MAX,
-        limits: LIMITS,
-    })
+    Frame::Hello(Hello { version_min, version_max, features: u64::MAX, limits: LIMITS })
 }
 
 fn call(call: u64, place: Place) -> Frame<'static> {
-    Frame::Call(Call {
-        call,
-        remaining_ns: 0,
-        place,
-        method: "m",
-        request: b"",
-    })
+    Frame::Call(Call { call, remaining_ns: 0, place, method: "m", request: b"" })
 }
 
 #[test]
@@ -81,14 +65,8 @@ fn newer_peers_that_still_speak_this_version_are_welcome() {
 fn the_hello_comes_first_and_once_and_in_time() {
     let mut pair = Pair::new(&Arc::default(), 0);
     push(&mut pair, true, call(1, Place::None), 0);
-    assert!(matches!(
-        pair.settle().unwrap_err(),
-        Violation::Unexpected(_)
-    ));
-    assert_eq!(
-        server_says(hello(VERSION, VERSION), 0),
-        Violation::Unexpected("a second hello")
-    );
+    assert!(matches!(pair.settle().unwrap_err(), Violation::Unexpected(_)));
+    assert_eq!(server_says(hello(VERSION, VERSION), 0), Violation::Unexpected("a second hello"));
 
     let mut pair = Pair::new(&Arc::default(), 0);
     pair.pass(HANDSHAKE_TIMEOUT - TICK);
@@ -155,10 +133,7 @@ fn a_call_with_the_id_of_an_open_one() {
     pair.start(1, Place::None);
     pair.settle_for_server();
     push(&mut pair, true, call(1, Place::None), 0);
-    assert!(matches!(
-        pair.settle().unwrap_err(),
-        Violation::Unexpected(_)
-    ));
+    assert!(matches!(pair.settle().unwrap_err(), Violation::Unexpected(_)));
 
     let mut pair = Pair::open();
     pair.start(1, Place::None);
@@ -172,22 +147,14 @@ fn a_call_with_the_id_of_an_open_one() {
 #[test]
 fn a_region_that_is_registered_twice() {
     let mut pair = Pair::open();
-    let register = || Frame::Register {
-        region: 0,
-        bytes: 64,
-    };
+    let register = || Frame::Register { region: 0, bytes: 64 };
     push(&mut pair, true, register(), 1);
     for event in pair.settle_for_server() {
-        let ServerEvent::Register { descriptor, .. } = event else {
-            panic!("{event:?}")
-        };
+        let ServerEvent::Register { descriptor, .. } = event else { panic!("{event:?}") };
         pair.accept_region(0, descriptor, 64);
     }
     push(&mut pair, true, register(), 1);
-    assert!(matches!(
-        pair.settle().unwrap_err(),
-        Violation::Unexpected(_)
-    ));
+    assert!(matches!(pair.settle().unwrap_err(), Violation::Unexpected(_)));
 }
 
 #[test]
@@ -209,8 +176,7 @@ fn a_descriptor_that_comes_after_the_first_byte() {
     let (first, rest) = bytes.split_at(5);
     pair.up.push(first.to_vec(), SmallVec::new());
     pair.settle_server_only();
-    pair.up
-        .push(rest.to_vec(), SmallVec::from_iter([descriptor]));
+    pair.up.push(rest.to_vec(), SmallVec::from_iter([descriptor]));
     assert!(pair.settle().is_err());
 }
 
@@ -226,17 +192,11 @@ fn frames_that_only_the_other_side_sends() {
     };
     let only_a_server = Violation::Unexpected("only a server sends it");
     assert_eq!(server_says(Frame::Reply(reply), 0), only_a_server);
-    let notice = Frame::Notice {
-        topic: 1,
-        data: b"",
-    };
+    let notice = Frame::Notice { topic: 1, data: b"" };
     assert_eq!(server_says(notice, 0), only_a_server);
     let mut pair = Pair::open();
     push(&mut pair, false, Frame::Cancel { call: 1 }, 0);
-    assert_eq!(
-        pair.settle().unwrap_err(),
-        Violation::Unexpected("only a client sends it")
-    );
+    assert_eq!(pair.settle().unwrap_err(), Violation::Unexpected("only a client sends it"));
 }
 
 /// An answer that its call did not ask for ends the connection, and the caller is told by it: the
@@ -260,20 +220,13 @@ fn an_answer_that_was_not_asked_for() {
         pair.answer_by(1, lane, bytes);
         let violation = pair.settle().unwrap_err();
         assert!(matches!(violation, Violation::Answer(_)), "{violation}");
-        assert_eq!(
-            pair.client.drain_tokens().count(),
-            1,
-            "{place:?} by {lane:?}"
-        );
+        assert_eq!(pair.client.drain_tokens().count(), 1, "{place:?} by {lane:?}");
     }
     let mut pair = Pair::open();
     push(&mut pair, true, call(5, Place::None), 0);
     pair.settle_for_server();
     pair.answer(5);
-    assert_eq!(
-        pair.settle().unwrap_err(),
-        Violation::Answer("no such call is open")
-    );
+    assert_eq!(pair.settle().unwrap_err(), Violation::Answer("no such call is open"));
 }
 
 #[test]
@@ -285,9 +238,7 @@ fn a_failure_may_carry_the_size_needed_and_nothing_else() {
     status.bytes_needed = Some(12);
     pair.server.answer(1, Answer::failure(status.clone()));
     let events = pair.settle_for_client();
-    let [ClientEvent::Answered { answer, .. }] = &events[..] else {
-        panic!("{events:?}")
-    };
+    let [ClientEvent::Answered { answer, .. }] = &events[..] else { panic!("{events:?}") };
     assert_eq!(answer.status.as_ref(), Some(&status));
 }
 
@@ -295,28 +246,16 @@ fn a_failure_may_carry_the_size_needed_and_nothing_else() {
 fn the_last_word_is_heard() {
     let mut pair = Pair::open();
     let violation = Violation::FrameStalled;
-    pair.server
-        .link
-        .say_goodbye(violation.code(), &violation.to_string());
+    pair.server.link.say_goodbye(violation.code(), &violation.to_string());
     let events = pair.settle_for_client();
-    let [ClientEvent::Goodbye { code, message }] = &events[..] else {
-        panic!("{events:?}")
-    };
+    let [ClientEvent::Goodbye { code, message }] = &events[..] else { panic!("{events:?}") };
     assert_eq!((*code, message), (violation.code(), &violation.to_string()));
 }
 
 impl Pair {
     /// Lets the server read what there is.
     fn settle_server_only(&mut self) {
-        while read(
-            &mut self.server.link,
-            &mut self.up,
-            usize::MAX,
-            false,
-            self.now,
-        )
-        .unwrap()
-        {
+        while read(&mut self.server.link, &mut self.up, usize::MAX, false, self.now).unwrap() {
             assert!(self.server.next_event(self.now).unwrap().is_none());
         }
     }

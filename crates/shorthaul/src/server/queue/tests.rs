@@ -35,12 +35,7 @@ type Queue = ServiceQueue<Job>;
 
 impl Queue {
     fn add(&self, connection: u64, id: u64, bytes: u64, inline: u64) {
-        let job = Job {
-            connection,
-            id,
-            bytes,
-            inline,
-        };
+        let job = Job { connection, id, bytes, inline };
         self.push(connection, job);
     }
 
@@ -57,16 +52,12 @@ impl Queue {
     }
 
     fn pop_id(&self) -> Option<(u64, u64)> {
-        self.pop_now()
-            .map(|popped| (popped.call.connection, popped.call.id))
+        self.pop_now().map(|popped| (popped.call.connection, popped.call.id))
     }
 
     /// Pops a call and carries it out, all of its bytes.
     fn serve(&self) -> Job {
-        let Popped {
-            call,
-            charged_bytes,
-        } = self.pop_now().expect("something may run");
+        let Popped { call, charged_bytes } = self.pop_now().expect("something may run");
         self.answered(call.connection, charged_bytes, call.bytes, 0, 0);
         call
     }
@@ -224,9 +215,8 @@ fn what_is_removed_or_forgotten_is_not_served() {
 fn a_closed_queue_is_drained_and_then_lets_workers_go() {
     let queue = Queue::new();
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..4)
-            .map(|_| scope.spawn(|| std::iter::from_fn(|| queue.pop()).count()))
-            .collect();
+        let workers: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| std::iter::from_fn(|| queue.pop()).count())).collect();
         (0..100).for_each(|id| queue.add(id % 7, id, SMALL, 0));
         queue.close();
         let done: usize = workers.into_iter().map(|w| w.join().unwrap()).sum();
@@ -274,11 +264,7 @@ fn workers_and_pushers_lose_nothing() {
             .map(|_| {
                 scope.spawn(|| {
                     let mut sum = 0;
-                    while let Some(Popped {
-                        call,
-                        charged_bytes,
-                    }) = queue.pop()
-                    {
+                    while let Some(Popped { call, charged_bytes }) = queue.pop() {
                         sum += call.id;
                         let inline = call.inline;
                         queue.answered(call.connection, charged_bytes, call.bytes, inline, inline);
@@ -297,12 +283,7 @@ fn workers_and_pushers_lose_nothing() {
             })
             .collect();
         pushers.into_iter().for_each(|p| p.join().unwrap());
-        while !queue
-            .lock()
-            .lines
-            .values()
-            .all(|line| line.calls.is_empty())
-        {
+        while !queue.lock().lines.values().all(|line| line.calls.is_empty()) {
             assert!(started.elapsed() < Duration::from_secs(20), "stuck");
             thread::yield_now();
         }

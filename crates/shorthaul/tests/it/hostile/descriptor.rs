@@ -22,12 +22,7 @@ struct Subject {
 
 fn subject(name: &'static str, descriptor: impl Into<OwnedFd>, said: &'static str) -> Subject {
     let (descriptor, bytes) = (descriptor.into(), 4096);
-    Subject {
-        name,
-        descriptor,
-        bytes,
-        said,
-    }
+    Subject { name, descriptor, bytes, said }
 }
 
 /// A memory file of `bytes` bytes with these seals.
@@ -46,9 +41,7 @@ pub(crate) fn sealed(bytes: u64) -> OwnedFd {
 
 /// The same file, opened another way.
 fn reopened(file: &OwnedFd, options: &OpenOptions) -> File {
-    options
-        .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
-        .unwrap()
+    options.open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap()
 }
 
 fn open_rw(path: impl AsRef<Path>) -> Option<File> {
@@ -73,11 +66,7 @@ fn no_memory_files(folder: &Path) -> Vec<Subject> {
         subject("event counter", event.unwrap(), other),
         subject("FIFO", open_rw(&fifo).unwrap(), other),
         // On tmpfs a file has the seal that forbids seals, elsewhere none can be asked for.
-        subject(
-            "regular file",
-            tempfile::tempfile_in(folder).unwrap(),
-            "the ",
-        ),
+        subject("regular file", tempfile::tempfile_in(folder).unwrap(), "the "),
     ];
     let by_path = [
         ("zeros", "/dev/zero", other),
@@ -91,10 +80,7 @@ fn no_memory_files(folder: &Path) -> Vec<Subject> {
     });
     subjects.extend(found);
     let shm = tempfile::tempfile_in("/dev/shm");
-    subjects.extend(
-        shm.ok()
-            .map(|file| subject("file in /dev/shm", file, "lacks seals")),
-    );
+    subjects.extend(shm.ok().map(|file| subject("file in /dev/shm", file, "lacks seals")));
     subjects
 }
 
@@ -105,10 +91,7 @@ fn unreliable_memory_files() -> Vec<Subject> {
     rustix::fs::ftruncate(&unsealable, 4096).unwrap();
     let good = sealed(4096);
     let (read, write) = (OpenOptions::new().read(true).clone(), OpenOptions::new());
-    let by_path = OpenOptions::new()
-        .read(true)
-        .custom_flags(OFlags::PATH.bits() as i32)
-        .clone();
+    let by_path = OpenOptions::new().read(true).custom_flags(OFlags::PATH.bits() as i32).clone();
     let write_sealed = memory_file(4096, SEALS.union(SealFlags::WRITE));
     let future_sealed = memory_file(4096, SEALS.union(SealFlags::FUTURE_WRITE));
     let mut small = subject("too small", sealed(4096), "size 4096 < 1048576");
@@ -119,33 +102,13 @@ fn unreliable_memory_files() -> Vec<Subject> {
         subject("no seals", memory_file(4096, SealFlags::empty()), lacks),
         subject("not sealable", unsealable, lacks),
         subject("may grow", memory_file(4096, SealFlags::SHRINK), lacks),
-        subject(
-            "may be sealed",
-            memory_file(4096, SealFlags::SHRINK | SealFlags::GROW),
-            lacks,
-        ),
-        subject(
-            "sealed against writing",
-            write_sealed,
-            "sealed against writing",
-        ),
-        subject(
-            "sealed against new writers",
-            future_sealed,
-            "sealed against writing",
-        ),
+        subject("may be sealed", memory_file(4096, SealFlags::SHRINK | SealFlags::GROW), lacks),
+        subject("sealed against writing", write_sealed, "sealed against writing"),
+        subject("sealed against new writers", future_sealed, "sealed against writing"),
         subject("read only", reopened(&good, &read), "reading only"),
-        subject(
-            "write only",
-            reopened(&good, write.clone().write(true)),
-            "writing only",
-        ),
+        subject("write only", reopened(&good, write.clone().write(true)), "writing only"),
         subject("by path", reopened(&good, &by_path), "O_PATH"),
-        subject(
-            "appending",
-            reopened(&good, write.clone().read(true).append(true)),
-            "O_APPEND",
-        ),
+        subject("appending", reopened(&good, write.clone().read(true).append(true)), "O_APPEND"),
         small,
         not_whole_pages,
     ];
@@ -161,22 +124,14 @@ fn unreliable_memory_files() -> Vec<Subject> {
 
 fn check_refused(stage: &mut Stage, subjects: Vec<Subject>) {
     for subject in subjects {
-        let Subject {
-            name,
-            descriptor,
-            bytes,
-            said,
-        } = subject;
+        let Subject { name, descriptor, bytes, said } = subject;
         let before = rustix::fs::fstat(&descriptor).unwrap();
         let mut raw = Raw::open(&stage.path);
         raw.send_with(&raw::register(1, bytes), &[descriptor.as_fd()]);
         let registered = raw.registered();
         raw.send(&raw::fill(1, Place::region(1, 0, 16), 16, 1));
         let unknown = raw.reply();
-        raw.send_with(
-            &raw::fill(2, Place::one_shot(bytes), 16, 1),
-            &[descriptor.as_fd()],
-        );
+        raw.send_with(&raw::fill(2, Place::one_shot(bytes), 16, 1), &[descriptor.as_fd()]);
         let one_shot = raw.reply();
         for refused in [&registered, &one_shot] {
             assert_eq!(refused.code, raw::INVALID_ARGUMENT, "{name}: {refused:?}");
@@ -186,11 +141,7 @@ fn check_refused(stage: &mut Stage, subjects: Vec<Subject>) {
         raw.send(&raw::call(3, Place::NONE, b"echo", b"alive"));
         assert_eq!(raw.reply().response, b"alive", "{name}");
         let after = rustix::fs::fstat(&descriptor).unwrap();
-        assert_eq!(
-            (before.st_size, before.st_blocks),
-            (after.st_size, after.st_blocks),
-            "{name}"
-        );
+        assert_eq!((before.st_size, before.st_blocks), (after.st_size, after.st_blocks), "{name}");
         drop((raw, descriptor));
         stage.honest_calls();
     }
@@ -198,28 +149,22 @@ fn check_refused(stage: &mut Stage, subjects: Vec<Subject>) {
 
 #[test]
 fn what_is_no_memory_file_is_refused() {
-    isolated(
-        "hostile::descriptor::what_is_no_memory_file_is_refused",
-        || {
-            let mut stage = Stage::new();
-            let subjects = no_memory_files(stage.folder.path());
-            assert!(subjects.len() > 8);
-            check_refused(&mut stage, subjects);
-            stage.ends_clean();
-        },
-    );
+    isolated("hostile::descriptor::what_is_no_memory_file_is_refused", || {
+        let mut stage = Stage::new();
+        let subjects = no_memory_files(stage.folder.path());
+        assert!(subjects.len() > 8);
+        check_refused(&mut stage, subjects);
+        stage.ends_clean();
+    });
 }
 
 #[test]
 fn memory_files_that_cannot_be_relied_on_are_refused() {
-    isolated(
-        "hostile::descriptor::memory_files_that_cannot_be_relied_on_are_refused",
-        || {
-            let mut stage = Stage::new();
-            check_refused(&mut stage, unreliable_memory_files());
-            stage.ends_clean();
-        },
-    );
+    isolated("hostile::descriptor::memory_files_that_cannot_be_relied_on_are_refused", || {
+        let mut stage = Stage::new();
+        check_refused(&mut stage, unreliable_memory_files());
+        stage.ends_clean();
+    });
 }
 
 /// Once it is registered, its owner can't take anything back.
@@ -238,12 +183,7 @@ fn a_registered_file_can_be_neither_sealed_nor_cut() {
         // A hole where the server's mapping is: the next store gets a new page.
         let mode = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&file, mode, 0, 8192).unwrap();
-        raw.send(&raw::fill(
-            round,
-            Place::region(1, 0, 8192),
-            8192,
-            round as u8,
-        ));
+        raw.send(&raw::fill(round, Place::region(1, 0, 8192), 8192, round as u8));
         let reply = raw.reply();
         assert_eq!((reply.code, reply.payload_bytes), (raw::OK, 8192));
         check_bytes(&file, 0, &pattern(8192, round as u8));
@@ -253,10 +193,7 @@ fn a_registered_file_can_be_neither_sealed_nor_cut() {
 
 fn check_bytes(file: &OwnedFd, offset: u64, expected: &[u8]) {
     let mut found = vec![0; expected.len()];
-    assert_eq!(
-        rustix::io::pread(file, &mut found, offset).unwrap(),
-        expected.len()
-    );
+    assert_eq!(rustix::io::pread(file, &mut found, offset).unwrap(), expected.len());
     assert!(found == expected, "{} bytes at {offset}", expected.len());
 }
 
@@ -271,47 +208,40 @@ fn registered(stage: &Stage) -> (Raw, OwnedFd) {
 
 #[test]
 fn sizes_and_offsets_that_make_no_sense_are_refused() {
-    isolated(
-        "hostile::descriptor::sizes_and_offsets_that_make_no_sense_are_refused",
-        || {
-            let mut stage = Stage::new();
-            let (mut raw, file) = registered(&stage);
-            let max = u64::MAX;
-            for (offset, bytes) in [
-                (0, max),
-                (0, 1 << 63),
-                (0, (1 << 20) + 1),
-                (64, 1 << 20),
-                (1 << 20, 1),
-                (max - 0x3f, 80),
-                (max - 0x1f, 16),
-                (max - 0x3f, max),
-                (1 << 63, 1 << 63),
-                (max, max),
-            ] {
-                raw.send(&raw::fill(1, Place::region(1, offset, bytes), 16, 1));
-                let reply = raw.reply();
-                assert_eq!(
-                    reply.code,
-                    raw::INVALID_ARGUMENT,
-                    "{bytes} at {offset}: {reply:?}"
-                );
-            }
-            for bytes in [max, 1 << 63, (16 << 30) + 1] {
-                raw.send_with(&raw::register(2, bytes), &[file.as_fd()]);
-                assert_eq!(raw.registered().code, raw::INVALID_ARGUMENT, "{bytes}");
-                let call = raw::fill(1, Place::one_shot(bytes), 16, 1);
-                raw.send_with(&call, &[file.as_fd()]);
-                assert_eq!(raw.reply().code, raw::INVALID_ARGUMENT, "{bytes}");
-            }
-            raw.send(&raw::fill(1, Place::inline(max), 16, 9));
+    isolated("hostile::descriptor::sizes_and_offsets_that_make_no_sense_are_refused", || {
+        let mut stage = Stage::new();
+        let (mut raw, file) = registered(&stage);
+        let max = u64::MAX;
+        for (offset, bytes) in [
+            (0, max),
+            (0, 1 << 63),
+            (0, (1 << 20) + 1),
+            (64, 1 << 20),
+            (1 << 20, 1),
+            (max - 0x3f, 80),
+            (max - 0x1f, 16),
+            (max - 0x3f, max),
+            (1 << 63, 1 << 63),
+            (max, max),
+        ] {
+            raw.send(&raw::fill(1, Place::region(1, offset, bytes), 16, 1));
             let reply = raw.reply();
-            assert_eq!((reply.code, reply.lane), (raw::OK, raw::LANE_INLINE));
-            assert_eq!(reply.payload, pattern(16, 9));
-            drop((raw, file));
-            stage.ends_clean();
-        },
-    );
+            assert_eq!(reply.code, raw::INVALID_ARGUMENT, "{bytes} at {offset}: {reply:?}");
+        }
+        for bytes in [max, 1 << 63, (16 << 30) + 1] {
+            raw.send_with(&raw::register(2, bytes), &[file.as_fd()]);
+            assert_eq!(raw.registered().code, raw::INVALID_ARGUMENT, "{bytes}");
+            let call = raw::fill(1, Place::one_shot(bytes), 16, 1);
+            raw.send_with(&call, &[file.as_fd()]);
+            assert_eq!(raw.reply().code, raw::INVALID_ARGUMENT, "{bytes}");
+        }
+        raw.send(&raw::fill(1, Place::inline(max), 16, 9));
+        let reply = raw.reply();
+        assert_eq!((reply.code, reply.lane), (raw::OK, raw::LANE_INLINE));
+        assert_eq!(reply.payload, pattern(16, 9));
+        drop((raw, file));
+        stage.ends_clean();
+    });
 }
 
 #[test]
@@ -322,11 +252,7 @@ fn an_offset_is_a_multiple_of_64_and_then_exact() {
         raw.send(&raw::fill(1, Place::region(1, offset, 100), 100, 1));
         let reply = raw.reply();
         assert_eq!(reply.code, raw::INVALID_ARGUMENT);
-        assert!(
-            reply.message.contains("multiple of 64"),
-            "{}",
-            reply.message
-        );
+        assert!(reply.message.contains("multiple of 64"), "{}", reply.message);
     }
     for (seed, offset) in [(1, 64), (2, 4096), (3, 4096 + 128), (4, (1 << 20) - 192)] {
         raw.send(&raw::fill(1, Place::region(1, offset, 192), 100, seed));
@@ -342,11 +268,7 @@ fn an_offset_is_a_multiple_of_64_and_then_exact() {
     }
     raw.send(&raw::fill(1, Place::region(1, 0, 64), 65, 1));
     let reply = raw.reply();
-    assert_eq!(
-        (reply.code, reply.payload_bytes),
-        (raw::OUT_OF_RANGE, 65),
-        "bytes needed"
-    );
+    assert_eq!((reply.code, reply.payload_bytes), (raw::OUT_OF_RANGE, 65), "bytes needed");
     stage.honest_calls();
 }
 
@@ -366,10 +288,7 @@ fn payloads_of_no_bytes_are_in_order() {
     }
     raw.send(&raw::fill(1, Place::inline(0), 0, 1));
     let reply = raw.reply();
-    assert_eq!(
-        (reply.code, reply.lane, reply.payload_bytes),
-        (raw::OK, raw::LANE_INLINE, 0)
-    );
+    assert_eq!((reply.code, reply.lane, reply.payload_bytes), (raw::OK, raw::LANE_INLINE, 0));
     stage.honest_calls();
 }
 
@@ -391,11 +310,7 @@ fn more_descriptors_than_a_frame_may_carry_end_the_connection() {
                 raw.send_with(&raw::register(1, 4096), &many);
                 let goodbye = raw.goodbye();
                 assert_eq!(goodbye.code, raw::INVALID_ARGUMENT);
-                assert!(
-                    goodbye.message.contains(said),
-                    "{count}: {}",
-                    goodbye.message
-                );
+                assert!(goodbye.message.contains(said), "{count}: {}", goodbye.message);
             }
             drop(file);
             stage.ends_clean();
@@ -406,65 +321,53 @@ fn more_descriptors_than_a_frame_may_carry_end_the_connection() {
 /// Descriptors that come where none is due, or not where one is.
 #[test]
 fn a_misplaced_descriptor_ends_the_connection() {
-    isolated(
-        "hostile::descriptor::a_misplaced_descriptor_ends_the_connection",
-        || {
-            let mut stage = Stage::new();
-            let file = sealed(4096);
-            let cancel = raw::of_id(raw::CANCEL, 1);
-            let register = raw::register(1, 4096);
+    isolated("hostile::descriptor::a_misplaced_descriptor_ends_the_connection", || {
+        let mut stage = Stage::new();
+        let file = sealed(4096);
+        let cancel = raw::of_id(raw::CANCEL, 1);
+        let register = raw::register(1, 4096);
+        let mut raw = Raw::open(&stage.path);
+        raw.send_with(&cancel, &[file.as_fd()]);
+        assert!(raw.goodbye().message.contains("no frame claims"));
+        raw = Raw::open(&stage.path);
+        raw.send(&register);
+        assert!(raw.goodbye().message.contains("1 descriptors announced"));
+        // A second one, in mid-frame. Whether the server reads once or twice is up to the
+        // kernel: it is refused in both.
+        for _ in 0..100 {
             let mut raw = Raw::open(&stage.path);
-            raw.send_with(&cancel, &[file.as_fd()]);
-            assert!(raw.goodbye().message.contains("no frame claims"));
-            raw = Raw::open(&stage.path);
-            raw.send(&register);
-            assert!(raw.goodbye().message.contains("1 descriptors announced"));
-            // A second one, in mid-frame. Whether the server reads once or twice is up to the
-            // kernel: it is refused in both.
-            for _ in 0..100 {
-                let mut raw = Raw::open(&stage.path);
-                raw.send_with(&register[..7], &[file.as_fd()]);
-                raw.send_with(&register[7..], &[file.as_fd()]);
-                assert!(raw.goodbye().message.contains("descriptors"));
-            }
-            drop((raw, file));
-            stage.ends_clean();
-        },
-    );
+            raw.send_with(&register[..7], &[file.as_fd()]);
+            raw.send_with(&register[7..], &[file.as_fd()]);
+            assert!(raw.goodbye().message.contains("descriptors"));
+        }
+        drop((raw, file));
+        stage.ends_clean();
+    });
 }
 
 /// Calls that fail for reasons of their own, each with a descriptor.
 #[test]
 fn the_descriptor_of_a_failed_call_is_closed() {
-    isolated(
-        "hostile::descriptor::the_descriptor_of_a_failed_call_is_closed",
-        || {
-            let mut stage = Stage::new();
-            let file = sealed(4096);
-            let mut raw = Raw::open(&stage.path);
-            for id in 0..200 {
-                let place = Place::one_shot(4096);
-                raw.send_with(
-                    &raw::call(id, place, b"no such method", b""),
-                    &[file.as_fd()],
-                );
-                assert_eq!(raw.reply().code, raw::UNIMPLEMENTED);
-                raw.send_with(
-                    &raw::call(id, place, b"echo", &[0; 65_537]),
-                    &[file.as_fd()],
-                );
-                assert_eq!(raw.reply().code, raw::RESOURCE_EXHAUSTED);
-                let too_large = Place::one_shot(17 << 30);
-                raw.send_with(&raw::call(id, too_large, b"echo", b""), &[file.as_fd()]);
-                assert_eq!(raw.reply().code, raw::INVALID_ARGUMENT);
-                // One that never looks at its place.
-                raw.send_with(&raw::call(id, place, b"echo", b"r"), &[file.as_fd()]);
-                assert_eq!(raw.reply().response, b"r");
-            }
-            drop((raw, file));
-            stage.ends_clean();
-        },
-    );
+    isolated("hostile::descriptor::the_descriptor_of_a_failed_call_is_closed", || {
+        let mut stage = Stage::new();
+        let file = sealed(4096);
+        let mut raw = Raw::open(&stage.path);
+        for id in 0..200 {
+            let place = Place::one_shot(4096);
+            raw.send_with(&raw::call(id, place, b"no such method", b""), &[file.as_fd()]);
+            assert_eq!(raw.reply().code, raw::UNIMPLEMENTED);
+            raw.send_with(&raw::call(id, place, b"echo", &[0; 65_537]), &[file.as_fd()]);
+            assert_eq!(raw.reply().code, raw::RESOURCE_EXHAUSTED);
+            let too_large = Place::one_shot(17 << 30);
+            raw.send_with(&raw::call(id, too_large, b"echo", b""), &[file.as_fd()]);
+            assert_eq!(raw.reply().code, raw::INVALID_ARGUMENT);
+            // One that never looks at its place.
+            raw.send_with(&raw::call(id, place, b"echo", b"r"), &[file.as_fd()]);
+            assert_eq!(raw.reply().response, b"r");
+        }
+        drop((raw, file));
+        stage.ends_clean();
+    });
 }
 
 /// A service manager may have switched credentials on: they come before the descriptors.
@@ -490,36 +393,29 @@ fn credentials_do_not_crowd_descriptors_out() {
 /// A region that is given up while a call fills it lives until the answer, and not longer.
 #[test]
 fn a_region_released_in_mid_call_is_not_kept() {
-    isolated(
-        "hostile::descriptor::a_region_released_in_mid_call_is_not_kept",
-        || {
-            let mut stage = Stage::new();
-            let file = sealed(4096);
-            let mut raw = Raw::open(&stage.path);
-            raw.send_with(&raw::register(1, 4096), &[file.as_fd()]);
-            raw.send(&raw::call(1, Place::region(1, 0, 4096), b"gate", b""));
-            assert_eq!(raw.registered().code, raw::OK);
-            stage.arrived.recv().unwrap();
-            raw.send(&raw::of_id(raw::RELEASE, 1));
-            // Answered after the release was acted on, for frames are taken in order.
-            raw.send(&raw::call(2, Place::region(1, 0, 64), b"echo", b""));
-            assert_eq!(raw.reply().code, raw::NOT_FOUND);
-            stage.gate.send(()).unwrap();
-            let reply = raw.reply();
-            assert_eq!((reply.code, reply.payload_bytes), (raw::OK, 64));
-            check_bytes(&file, 0, &[7; 64]);
-            drop(file);
-            eventually("the mapping goes, though the connection lives", || {
-                !std::fs::read_to_string("/proc/self/maps")
-                    .unwrap()
-                    .contains("memfd:hostile")
-            });
-            drop(raw);
-            stage.ends_clean();
-        },
-    );
+    isolated("hostile::descriptor::a_region_released_in_mid_call_is_not_kept", || {
+        let mut stage = Stage::new();
+        let file = sealed(4096);
+        let mut raw = Raw::open(&stage.path);
+        raw.send_with(&raw::register(1, 4096), &[file.as_fd()]);
+        raw.send(&raw::call(1, Place::region(1, 0, 4096), b"gate", b""));
+        assert_eq!(raw.registered().code, raw::OK);
+        stage.arrived.recv().unwrap();
+        raw.send(&raw::of_id(raw::RELEASE, 1));
+        // Answered after the release was acted on, for frames are taken in order.
+        raw.send(&raw::call(2, Place::region(1, 0, 64), b"echo", b""));
+        assert_eq!(raw.reply().code, raw::NOT_FOUND);
+        stage.gate.send(()).unwrap();
+        let reply = raw.reply();
+        assert_eq!((reply.code, reply.payload_bytes), (raw::OK, 64));
+        check_bytes(&file, 0, &[7; 64]);
+        drop(file);
+        eventually("the mapping goes, though the connection lives", || {
+            !std::fs::read_to_string("/proc/self/maps").unwrap().contains("memfd:hostile")
+        });
+        drop(raw);
+        stage.ends_clean();
+    });
 }
 
-const SEALS: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::SEAL);
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);

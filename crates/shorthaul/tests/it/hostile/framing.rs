@@ -30,27 +30,15 @@ fn bad_hellos() -> Vec<Violation> {
     no_version.code = raw::UNIMPLEMENTED;
     vec![
         no_version,
-        violation(
-            altered(raw::hello(), 16, b"GET / HT"),
-            "does not speak this protocol",
-        ),
+        violation(altered(raw::hello(), 16, b"GET / HT"), "does not speak this protocol"),
         violation(raw::hello_of(0, 1), "versions 0 to 1"),
         violation(raw::hello_of(2, 1), "versions 2 to 1"),
         violation(altered(raw::hello(), 28, &[1]), "reserved bytes of a Hello"),
         violation(altered(raw::hello(), 52, &[1]), "reserved bytes of a Hello"),
-        violation(
-            altered(raw::hello(), 4, &[55, 0]),
-            "announces 55 bytes of body",
-        ),
-        violation(
-            altered(raw::hello(), 4, &[1, 16]),
-            "announces 4097 bytes of body",
-        ),
+        violation(altered(raw::hello(), 4, &[55, 0]), "announces 55 bytes of body"),
+        violation(altered(raw::hello(), 4, &[1, 16]), "announces 4097 bytes of body"),
         violation(raw::of_id(raw::CANCEL, 1), "the hello must come first"),
-        violation(
-            raw::call(1, Place::NONE, b"echo", b""),
-            "the hello must come first",
-        ),
+        violation(raw::call(1, Place::NONE, b"echo", b""), "the hello must come first"),
         violation(
             raw::frame(raw::GOODBYE, 0, &raw::goodbye_body(raw::OK, ""), b""),
             "the hello must come first",
@@ -71,15 +59,9 @@ fn bad_frames() -> Vec<Violation> {
     let mut all = vec![
         violation(raw::hello(), "a second hello"),
         violation(raw::frame(raw::REPLY, 0, &reply, b""), only_server),
-        violation(
-            raw::frame(raw::REGISTERED, 0, &registered, b""),
-            only_server,
-        ),
+        violation(raw::frame(raw::REGISTERED, 0, &registered, b""), only_server),
         violation(raw::frame(raw::NOTICE, 0, &notice, b""), only_server),
-        violation(
-            raw::frame(raw::GOODBYE, 0, &unknown_code, b""),
-            "unknown status code 17",
-        ),
+        violation(raw::frame(raw::GOODBYE, 0, &unknown_code, b""), "unknown status code 17"),
     ];
     all.extend(bad_headers());
     all.extend(bad_calls());
@@ -134,58 +116,48 @@ fn provoke(raw: &mut Raw, violation: &Violation, descriptors: &[BorrowedFd<'_>])
 
 fn check(goodbye: &raw::Answer, violation: &Violation) {
     let message = &goodbye.message;
-    assert!(
-        message.contains(violation.said),
-        "{message:?}, not {:?}",
-        violation.said
-    );
+    assert!(message.contains(violation.said), "{message:?}, not {:?}", violation.said);
     assert_eq!(goodbye.code, violation.code, "{message}");
 }
 
 #[test]
 fn every_violation_is_named_in_a_goodbye() {
-    isolated(
-        "hostile::framing::every_violation_is_named_in_a_goodbye",
-        || {
-            let mut stage = Stage::new();
-            for violation in bad_hellos() {
-                let mut raw = Raw::connect(&stage.path);
-                check(&provoke(&mut raw, &violation, &[]), &violation);
-                drop(raw);
-                stage.ends_clean();
-            }
-            for violation in bad_frames() {
-                let mut raw = Raw::open(&stage.path);
-                check(&provoke(&mut raw, &violation, &[]), &violation);
-                drop(raw);
-                stage.ends_clean();
-            }
-        },
-    );
+    isolated("hostile::framing::every_violation_is_named_in_a_goodbye", || {
+        let mut stage = Stage::new();
+        for violation in bad_hellos() {
+            let mut raw = Raw::connect(&stage.path);
+            check(&provoke(&mut raw, &violation, &[]), &violation);
+            drop(raw);
+            stage.ends_clean();
+        }
+        for violation in bad_frames() {
+            let mut raw = Raw::open(&stage.path);
+            check(&provoke(&mut raw, &violation, &[]), &violation);
+            drop(raw);
+            stage.ends_clean();
+        }
+    });
 }
 
 /// What comes with bytes that are refused is closed, whatever the reason.
 #[test]
 fn a_descriptor_on_a_violation_is_closed() {
-    isolated(
-        "hostile::framing::a_descriptor_on_a_violation_is_closed",
-        || {
-            let mut stage = Stage::new();
-            let file = tempfile::tempfile_in(stage.folder.path()).unwrap();
-            for _ in 0..25 {
-                for violation in bad_hellos() {
-                    let mut raw = Raw::connect(&stage.path);
-                    provoke(&mut raw, &violation, &[file.as_fd()]);
-                }
-                for violation in bad_frames() {
-                    let mut raw = Raw::open(&stage.path);
-                    provoke(&mut raw, &violation, &[file.as_fd()]);
-                }
+    isolated("hostile::framing::a_descriptor_on_a_violation_is_closed", || {
+        let mut stage = Stage::new();
+        let file = tempfile::tempfile_in(stage.folder.path()).unwrap();
+        for _ in 0..25 {
+            for violation in bad_hellos() {
+                let mut raw = Raw::connect(&stage.path);
+                provoke(&mut raw, &violation, &[file.as_fd()]);
             }
-            drop(file);
-            stage.ends_clean();
-        },
-    );
+            for violation in bad_frames() {
+                let mut raw = Raw::open(&stage.path);
+                provoke(&mut raw, &violation, &[file.as_fd()]);
+            }
+        }
+        drop(file);
+        stage.ends_clean();
+    });
 }
 
 #[test]
@@ -202,10 +174,7 @@ fn frames_may_come_a_byte_at_a_time_or_all_at_once() {
         raw.send(&[byte]);
     }
     let reply = raw.reply();
-    assert_eq!(
-        (&reply.response[..], &reply.payload[..]),
-        (&b"request"[..], &b"payload"[..])
-    );
+    assert_eq!((&reply.response[..], &reply.payload[..]), (&b"request"[..], &b"payload"[..]));
     raw.send_with(&register[..1], &[memory.as_fd()]);
     for byte in register.drain(1..) {
         raw.send(&[byte]);
@@ -230,53 +199,39 @@ fn frames_may_come_a_byte_at_a_time_or_all_at_once() {
 /// Announcements cost nothing: neither those that are refused, nor those that never come true.
 #[test]
 fn announcing_gigabytes_costs_no_memory() {
-    isolated(
-        "hostile::framing::announcing_gigabytes_costs_no_memory",
-        || {
-            let mut stage = Stage::new();
-            let mut before = resident_bytes();
-            for round in 0..20 {
-                let mut pending = Vec::new();
-                for (body_bytes, payload_bytes) in [
-                    (u32::MAX, 0),
-                    (48, 4 << 30),
-                    (48, u64::from(u32::MAX)),
-                    (48, u64::MAX),
-                ] {
-                    let mut raw = Raw::open(&stage.path);
-                    raw.send(&raw::header(raw::CALL, 0, body_bytes, payload_bytes));
-                    raw.goodbye();
-                }
-                // As much as is allowed, and then nothing.
+    isolated("hostile::framing::announcing_gigabytes_costs_no_memory", || {
+        let mut stage = Stage::new();
+        let mut before = resident_bytes();
+        for round in 0..20 {
+            let mut pending = Vec::new();
+            for (body_bytes, payload_bytes) in
+                [(u32::MAX, 0), (48, 4 << 30), (48, u64::from(u32::MAX)), (48, u64::MAX)]
+            {
                 let mut raw = Raw::open(&stage.path);
-                let call = raw::call_with(1, Place::NONE, b"echo", b"", b"");
-                raw.send(&altered(call, 8, &(128_u64 << 20).to_le_bytes()));
-                pending.push(raw);
-                stage.honest_calls();
-                if round == 0 {
-                    // What everybody's first use costs is behind.
-                    before = resident_bytes();
-                }
+                raw.send(&raw::header(raw::CALL, 0, body_bytes, payload_bytes));
+                raw.goodbye();
             }
-            let grown = resident_bytes().saturating_sub(before);
-            assert!(grown < 1 << 20, "{grown} bytes more than before");
-            stage.ends_clean();
-        },
-    );
+            // As much as is allowed, and then nothing.
+            let mut raw = Raw::open(&stage.path);
+            let call = raw::call_with(1, Place::NONE, b"echo", b"", b"");
+            raw.send(&altered(call, 8, &(128_u64 << 20).to_le_bytes()));
+            pending.push(raw);
+            stage.honest_calls();
+            if round == 0 {
+                // What everybody's first use costs is behind.
+                before = resident_bytes();
+            }
+        }
+        let grown = resident_bytes().saturating_sub(before);
+        assert!(grown < 1 << 20, "{grown} bytes more than before");
+        stage.ends_clean();
+    });
 }
 
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .unwrap();
-    line.split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse::<usize>()
-        .unwrap()
-        * 1024
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
 }
 
 #[test]

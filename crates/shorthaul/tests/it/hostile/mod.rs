@@ -118,17 +118,12 @@ fn serve(
             waited.expect("the gate is opened");
             call.reply(b"opened")
         }
-        other => Err(Status::new(
-            Code::Unimplemented,
-            format!("no method {other}"),
-        )),
+        other => Err(Status::new(Code::Unimplemented, format!("no method {other}"))),
     }
 }
 
 fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
-    (0..bytes)
-        .map(|at| (at as u8).wrapping_mul(13).wrapping_add((at >> 8) as u8) ^ seed)
-        .collect()
+    (0..bytes).map(|at| (at as u8).wrapping_mul(13).wrapping_add((at >> 8) as u8) ^ seed).collect()
 }
 
 /// What this process has open and mapped.
@@ -150,10 +145,7 @@ impl Census {
         descriptors.sort();
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let mappings = maps.lines().filter(|line| line.contains("memfd:")).count();
-        Self {
-            descriptors,
-            mappings,
-        }
+        Self { descriptors, mappings }
     }
 
     /// Closing and unmapping happen on other threads, after the answer: so this waits for it.
@@ -164,10 +156,7 @@ impl Census {
             if now == *self {
                 return;
             }
-            assert!(
-                Instant::now() < until,
-                "left behind: {now:#?}\nbefore: {self:#?}"
-            );
+            assert!(Instant::now() < until, "left behind: {now:#?}\nbefore: {self:#?}");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -195,10 +184,7 @@ fn isolated(name: &str, test: impl FnOnce()) {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{name} failed on its own:\n{text}\n{errors}"
-    );
+    assert!(output.status.success(), "{name} failed on its own:\n{text}\n{errors}");
     assert!(text.contains("1 passed"), "there is no test {name}");
 }
 

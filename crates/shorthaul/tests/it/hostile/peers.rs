@@ -13,78 +13,69 @@ use super::{Stage, eventually, isolated, pattern};
 /// They cost a place each and no more; each is told what it failed to do.
 #[test]
 fn silent_and_stalled_clients_are_let_go_of() {
-    isolated(
-        "hostile::peers::silent_and_stalled_clients_are_let_go_of",
-        || {
-            let mut stage = Stage::new();
-            let mut silent: Vec<Raw> = (0..50).map(|_| Raw::connect(&stage.path)).collect();
-            let file = super::descriptor::sealed(4096);
-            let mut stalled: Vec<Raw> = (0..16).map(|_| Raw::open(&stage.path)).collect();
-            for (index, raw) in stalled.iter_mut().enumerate() {
-                let frame = if index % 2 == 0 {
-                    raw::register(1, 4096)
-                } else {
-                    raw::call(1, Place::one_shot(4096), b"echo", b"request")
-                };
-                raw.send_with(&frame[..frame.len() - 1], &[file.as_fd()]);
-            }
-            drop(file);
-            stage.honest_calls();
-            for raw in &mut silent {
-                let goodbye = raw.goodbye();
-                assert_eq!(goodbye.code, raw::DEADLINE_EXCEEDED);
-                assert!(goodbye.message.contains("hello"), "{}", goodbye.message);
-            }
-            stage.honest_calls();
-            for raw in &mut stalled {
-                let goodbye = raw.goodbye();
-                assert_eq!(goodbye.code, raw::DEADLINE_EXCEEDED);
-                assert!(goodbye.message.contains("half-way"), "{}", goodbye.message);
-            }
-            drop((silent, stalled));
-            stage.ends_clean();
-        },
-    );
+    isolated("hostile::peers::silent_and_stalled_clients_are_let_go_of", || {
+        let mut stage = Stage::new();
+        let mut silent: Vec<Raw> = (0..50).map(|_| Raw::connect(&stage.path)).collect();
+        let file = super::descriptor::sealed(4096);
+        let mut stalled: Vec<Raw> = (0..16).map(|_| Raw::open(&stage.path)).collect();
+        for (index, raw) in stalled.iter_mut().enumerate() {
+            let frame = if index % 2 == 0 {
+                raw::register(1, 4096)
+            } else {
+                raw::call(1, Place::one_shot(4096), b"echo", b"request")
+            };
+            raw.send_with(&frame[..frame.len() - 1], &[file.as_fd()]);
+        }
+        drop(file);
+        stage.honest_calls();
+        for raw in &mut silent {
+            let goodbye = raw.goodbye();
+            assert_eq!(goodbye.code, raw::DEADLINE_EXCEEDED);
+            assert!(goodbye.message.contains("hello"), "{}", goodbye.message);
+        }
+        stage.honest_calls();
+        for raw in &mut stalled {
+            let goodbye = raw.goodbye();
+            assert_eq!(goodbye.code, raw::DEADLINE_EXCEEDED);
+            assert!(goodbye.message.contains("half-way"), "{}", goodbye.message);
+        }
+        drop((silent, stalled));
+        stage.ends_clean();
+    });
 }
 
 #[test]
 fn a_half_closed_client_gets_its_reply_and_then_the_end() {
-    isolated(
-        "hostile::peers::a_half_closed_client_gets_its_reply_and_then_the_end",
-        || {
-            let mut stage = Stage::new();
-            let mut raw = Raw::open(&stage.path);
-            raw.send(&raw::fill(1, Place::inline(3 << 20), 3 << 20, 1));
-            raw.send(&raw::call(2, Place::inline(64), b"gate", b""));
-            // The start of a frame that never comes is dropped without a word.
-            raw.send(&raw::of_id(raw::CANCEL, 1)[..20]);
-            raw.socket.shutdown(Shutdown::Write).unwrap();
-            let reply = raw.reply();
-            assert!(reply.id == 1 && reply.payload == pattern(3 << 20, 1));
-            stage.arrived.recv().unwrap();
-            stage.gate.send(()).unwrap();
-            assert_eq!(raw.reply().response, b"opened");
-            raw.end();
-            // With nothing open the end comes at once.
-            raw = Raw::open(&stage.path);
-            raw.socket.shutdown(Shutdown::Write).unwrap();
-            raw.end();
-            raw = Raw::connect(&stage.path);
-            raw.socket.shutdown(Shutdown::Write).unwrap();
-            raw.end();
-            drop(raw);
-            stage.ends_clean();
-        },
-    );
+    isolated("hostile::peers::a_half_closed_client_gets_its_reply_and_then_the_end", || {
+        let mut stage = Stage::new();
+        let mut raw = Raw::open(&stage.path);
+        raw.send(&raw::fill(1, Place::inline(3 << 20), 3 << 20, 1));
+        raw.send(&raw::call(2, Place::inline(64), b"gate", b""));
+        // The start of a frame that never comes is dropped without a word.
+        raw.send(&raw::of_id(raw::CANCEL, 1)[..20]);
+        raw.socket.shutdown(Shutdown::Write).unwrap();
+        let reply = raw.reply();
+        assert!(reply.id == 1 && reply.payload == pattern(3 << 20, 1));
+        stage.arrived.recv().unwrap();
+        stage.gate.send(()).unwrap();
+        assert_eq!(raw.reply().response, b"opened");
+        raw.end();
+        // With nothing open the end comes at once.
+        raw = Raw::open(&stage.path);
+        raw.socket.shutdown(Shutdown::Write).unwrap();
+        raw.end();
+        raw = Raw::connect(&stage.path);
+        raw.socket.shutdown(Shutdown::Write).unwrap();
+        raw.end();
+        drop(raw);
+        stage.ends_clean();
+    });
 }
 
 /// A client's last bytes and its end may be there before the server looks: one event for both.
 #[test]
 fn an_end_right_behind_the_last_frame_is_seen() {
-    let options = ServerOptions {
-        inline_handlers: true,
-        ..ServerOptions::default()
-    };
+    let options = ServerOptions { inline_handlers: true, ..ServerOptions::default() };
     let mut stage = Stage::with(options);
     let mut raw = Raw::open(&stage.path);
     let mut other = Raw::open(&stage.path);
@@ -108,22 +99,14 @@ fn ids_in_use_cannot_be_used_again() {
     raw.send_with(&raw::register(1, 4096), &[file.as_fd()]);
     raw.send_with(&raw::register(1, 4096), &[file.as_fd()]);
     let goodbye = raw.goodbye();
-    assert!(
-        goodbye.message.contains("registered twice"),
-        "{}",
-        goodbye.message
-    );
+    assert!(goodbye.message.contains("registered twice"), "{}", goodbye.message);
 
     let mut raw = Raw::open(&stage.path);
     raw.send(&raw::call(1, Place::inline(64), b"gate", b""));
     stage.arrived.recv().unwrap();
     raw.send(&raw::call(1, Place::inline(64), b"echo", b""));
     let goodbye = raw.goodbye();
-    assert!(
-        goodbye.message.contains("id of one that is open"),
-        "{}",
-        goodbye.message
-    );
+    assert!(goodbye.message.contains("id of one that is open"), "{}", goodbye.message);
     // The answer of the call that was open has nowhere to go, and hurts nobody.
     stage.gate.send(()).unwrap();
     stage.honest_calls();
@@ -151,10 +134,7 @@ fn ids_are_free_again_after_their_end() {
 
 #[test]
 fn a_cancelled_call_is_answered_once() {
-    let options = ServerOptions {
-        workers: 1,
-        ..ServerOptions::default()
-    };
+    let options = ServerOptions { workers: 1, ..ServerOptions::default() };
     let mut stage = Stage::with(options);
     let mut raw = Raw::open(&stage.path);
     raw.send(&raw::call(1, Place::inline(64), b"gate", b""));
@@ -204,34 +184,28 @@ fn calls_and_regions_over_the_limits_fail_alone() {
 /// A client that is not wanted is told so; what it sent meanwhile is closed unread.
 #[test]
 fn a_refused_client_leaves_nothing_behind() {
-    isolated(
-        "hostile::peers::a_refused_client_leaves_nothing_behind",
-        || {
-            let mut stage = Stage::new();
-            let path = stage.folder.path().join("closed");
-            let policy = peer_policy(|_| Err("nobody is welcome".into()));
-            let options = ServerOptions {
-                policy: Some(policy),
-                ..ServerOptions::default()
-            };
-            let closed = Server::bind_with(&path, options).unwrap();
-            let closed = closed.start(|_: &mut _| Ok(())).unwrap();
-            stage.census = super::Census::take();
-            let file = super::descriptor::sealed(4096);
-            for _ in 0..200 {
-                let mut raw = Raw::connect(&path);
-                raw.send_with(&raw::register(1, 4096), &[file.as_fd()]);
-                let goodbye = raw.goodbye();
-                assert_eq!(goodbye.code, raw::PERMISSION_DENIED);
-                assert_eq!(goodbye.message, "nobody is welcome");
-            }
-            let refused = DirectClient::connect(&path).unwrap_err();
-            assert!(matches!(refused, Error::PeerRefused(_)), "{refused}");
-            drop(file);
-            assert_eq!(closed.stats().connections_refused, 201);
-            stage.ends_clean();
-        },
-    );
+    isolated("hostile::peers::a_refused_client_leaves_nothing_behind", || {
+        let mut stage = Stage::new();
+        let path = stage.folder.path().join("closed");
+        let policy = peer_policy(|_| Err("nobody is welcome".into()));
+        let options = ServerOptions { policy: Some(policy), ..ServerOptions::default() };
+        let closed = Server::bind_with(&path, options).unwrap();
+        let closed = closed.start(|_: &mut _| Ok(())).unwrap();
+        stage.census = super::Census::take();
+        let file = super::descriptor::sealed(4096);
+        for _ in 0..200 {
+            let mut raw = Raw::connect(&path);
+            raw.send_with(&raw::register(1, 4096), &[file.as_fd()]);
+            let goodbye = raw.goodbye();
+            assert_eq!(goodbye.code, raw::PERMISSION_DENIED);
+            assert_eq!(goodbye.message, "nobody is welcome");
+        }
+        let refused = DirectClient::connect(&path).unwrap_err();
+        assert!(matches!(refused, Error::PeerRefused(_)), "{refused}");
+        drop(file);
+        assert_eq!(closed.stats().connections_refused, 201);
+        stage.ends_clean();
+    });
 }
 
 /// A path of `bytes` bytes inside `folder`.
@@ -244,10 +218,7 @@ fn path_of(folder: &Path, bytes: usize) -> PathBuf {
 fn paths_that_no_socket_can_have_are_refused_whole() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let longest = path_of(folder.path(), 107);
-    let server = Server::bind(&longest)
-        .unwrap()
-        .start(|_: &mut _| Ok(()))
-        .unwrap();
+    let server = Server::bind(&longest).unwrap().start(|_: &mut _| Ok(())).unwrap();
     DirectClient::connect(&longest).unwrap();
     let entries = || std::fs::read_dir(folder.path()).unwrap().count();
     let before = entries();
@@ -261,17 +232,13 @@ fn paths_that_no_socket_can_have_are_refused_whole() {
         for refused in refusals {
             let text = refused.to_string();
             assert!(matches!(refused, Error::Misuse(_)), "{text}");
-            assert!(
-                text.contains("107") && text.contains(&bytes.to_string()),
-                "{text}"
-            );
+            assert!(text.contains("107") && text.contains(&bytes.to_string()), "{text}");
         }
     }
     let with_nul = folder.path().join("a\0b");
-    for refused in [
-        Server::bind(&with_nul).unwrap_err(),
-        DirectClient::connect(&with_nul).unwrap_err(),
-    ] {
+    for refused in
+        [Server::bind(&with_nul).unwrap_err(), DirectClient::connect(&with_nul).unwrap_err()]
+    {
         assert!(refused.to_string().contains("NUL"), "{refused}");
     }
     assert_eq!(entries(), before, "nothing was made under a shorter name");

@@ -231,12 +231,7 @@ impl Place {
     }
 
     const fn of(number: u8, region: u64, offset: u64, bytes: u64) -> Self {
-        Self {
-            number,
-            region,
-            offset,
-            bytes,
-        }
+        Self { number, region, offset, bytes }
     }
 }
 

@@ -20,10 +20,7 @@ fn outcomes(wanted: Wanted, script: fn(&mut Raw, u64)) -> [Error; 2] {
             Wanted::Fresh => call.into_fresh(4096).send(),
         };
         let failed = outcome.expect_err("a lie");
-        assert!(
-            failed.error().closes_connection() && !client.is_alive(),
-            "{failed}"
-        );
+        assert!(failed.error().closes_connection() && !client.is_alive(), "{failed}");
         failed
     });
     let shared = with_server(script, |stream| {
@@ -154,27 +151,15 @@ fn half_an_answer() {
 
 #[test]
 fn announcements_over_the_limits() {
-    check(
-        Wanted::Inline,
-        "bytes of payload, over the limit",
-        |server, _| {
-            server.send(&raw::header(raw::REPLY, 0, 32, u64::MAX));
-        },
-    );
-    check(
-        Wanted::Inline,
-        "bytes of body, which is not possible",
-        |server, _| {
-            server.send(&raw::header(raw::REPLY, 0, u32::MAX, 0));
-        },
-    );
-    check(
-        Wanted::Inline,
-        "bytes of body, which is not possible",
-        |server, _| {
-            server.send(&raw::header(raw::NOTICE, 0, 8 + 4097, 0));
-        },
-    );
+    check(Wanted::Inline, "bytes of payload, over the limit", |server, _| {
+        server.send(&raw::header(raw::REPLY, 0, 32, u64::MAX));
+    });
+    check(Wanted::Inline, "bytes of body, which is not possible", |server, _| {
+        server.send(&raw::header(raw::REPLY, 0, u32::MAX, 0));
+    });
+    check(Wanted::Inline, "bytes of body, which is not possible", |server, _| {
+        server.send(&raw::header(raw::NOTICE, 0, 8 + 4097, 0));
+    });
     check(Wanted::Inline, "announces 1 descriptors", |server, _| {
         server.send(&raw::header(raw::REPLY, 1, 32, 0));
     });
@@ -185,9 +170,7 @@ fn frames_that_only_a_client_sends() {
     check(Wanted::Nothing, "only a client sends it", |server, id| {
         server.send(&raw::of_id(raw::CANCEL, id));
     });
-    check(Wanted::Nothing, "a second hello", |server, _| {
-        server.send(&raw::hello())
-    });
+    check(Wanted::Nothing, "a second hello", |server, _| server.send(&raw::hello()));
     check(Wanted::Nothing, "unknown frame kind 200", |server, _| {
         server.send(&raw::header(200, 0, 0, 0));
     });
@@ -195,30 +178,22 @@ fn frames_that_only_a_client_sends() {
 
 #[test]
 fn descriptors_that_no_client_takes() {
-    check(
-        Wanted::Nothing,
-        "descriptors came that no frame claims",
-        |server, id| {
-            let file = tempfile::tempfile().unwrap();
-            let body = raw::reply_body(id, raw::OK, raw::LANE_NONE, 0);
-            let frame = raw::frame(raw::REPLY, 0, &body, b"");
-            let descriptor = std::os::fd::AsFd::as_fd(&file);
-            // In mid-frame, so that the answer isn't whole before it is seen.
-            server.send_with(&frame[..20], &[descriptor]);
-        },
-    );
+    check(Wanted::Nothing, "descriptors came that no frame claims", |server, id| {
+        let file = tempfile::tempfile().unwrap();
+        let body = raw::reply_body(id, raw::OK, raw::LANE_NONE, 0);
+        let frame = raw::frame(raw::REPLY, 0, &body, b"");
+        let descriptor = std::os::fd::AsFd::as_fd(&file);
+        // In mid-frame, so that the answer isn't whole before it is seen.
+        server.send_with(&frame[..20], &[descriptor]);
+    });
 }
 
 #[test]
 fn a_goodbye_is_passed_on() {
-    check(
-        Wanted::Inline,
-        "UNAVAILABLE: down for today",
-        |server, _| {
-            let body = raw::goodbye_body(14, "down for today");
-            server.send(&raw::frame(raw::GOODBYE, 0, &body, b""));
-        },
-    );
+    check(Wanted::Inline, "UNAVAILABLE: down for today", |server, _| {
+        let body = raw::goodbye_body(14, "down for today");
+        server.send(&raw::frame(raw::GOODBYE, 0, &body, b""));
+    });
 }
 
 /// A server that has left before the call says why in what is still to be read.
@@ -228,8 +203,7 @@ fn a_goodbye_before_the_call_is_passed_on() {
     ours.write_all(&raw::hello()).unwrap();
     let mut client = DirectClient::from_stream(theirs, &ClientOptions::default()).unwrap();
     let body = raw::goodbye_body(14, "down for today");
-    ours.write_all(&raw::frame(raw::GOODBYE, 0, &body, b""))
-        .unwrap();
+    ours.write_all(&raw::frame(raw::GOODBYE, 0, &body, b"")).unwrap();
     drop(ours);
     let failed = client.call("late").send().unwrap_err();
     assert!(failed.to_string().contains("down for today"), "{failed}");
@@ -242,10 +216,7 @@ fn a_goodbye_before_the_call_is_passed_on() {
 fn hellos_that_are_none() {
     for (bytes, said) in [
         (raw::hello_of(2, 2), "no version in common"),
-        (
-            raw::header(raw::HELLO, 0, 8, 0),
-            "a Hello frame announces 8 bytes",
-        ),
+        (raw::header(raw::HELLO, 0, 8, 0), "a Hello frame announces 8 bytes"),
         (raw::of_id(raw::CANCEL, 1), "the hello must come first"),
         (b"HTTP/1.1 400 Bad".to_vec(), "unknown frame kind 72"),
     ] {

@@ -8,25 +8,12 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Act {
-    Push {
-        line: usize,
-        bytes: u64,
-        inline: u64,
-    },
+    Push { line: usize, bytes: u64, inline: u64 },
     Pop,
-    Answer {
-        which: usize,
-        part: u64,
-    },
-    Write {
-        which: usize,
-    },
-    Remove {
-        which: usize,
-    },
-    Forget {
-        line: usize,
-    },
+    Answer { which: usize, part: u64 },
+    Write { which: usize },
+    Remove { which: usize },
+    Forget { line: usize },
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -80,11 +67,7 @@ impl Model {
 
     fn obey(&mut self, act: Act) {
         match act {
-            Act::Push {
-                line,
-                bytes,
-                inline,
-            } => self.push(self.connections[line], bytes, inline),
+            Act::Push { line, bytes, inline } => self.push(self.connections[line], bytes, inline),
             Act::Pop => self.pop(),
             Act::Answer { which, part } if !self.running.is_empty() => {
                 let popped = self.running.swap_remove(which % self.running.len());
@@ -97,17 +80,10 @@ impl Model {
             }
             Act::Remove { which } => {
                 let line = self.connections[which % 4];
-                let job = self
-                    .waiting
-                    .get(&line)
-                    .and_then(|l| l.get(which % 5))
-                    .cloned();
+                let job = self.waiting.get(&line).and_then(|l| l.get(which % 5)).cloned();
                 if let Some(job) = job {
                     assert_eq!(self.queue.remove(line, job.id), Some(job.clone()));
-                    self.waiting
-                        .get_mut(&line)
-                        .unwrap()
-                        .retain(|j| j.id != job.id);
+                    self.waiting.get_mut(&line).unwrap().retain(|j| j.id != job.id);
                     self.ended += 1;
                 }
             }
@@ -115,10 +91,7 @@ impl Model {
                 let connection = self.connections[line];
                 let forgotten = self.queue.forget(connection);
                 self.ended += forgotten.len() as u64;
-                assert_eq!(
-                    forgotten,
-                    self.waiting.remove(&connection).unwrap_or_default()
-                );
+                assert_eq!(forgotten, self.waiting.remove(&connection).unwrap_or_default());
                 self.inline.remove(&connection);
                 self.connections[line] += 4;
             }
@@ -151,14 +124,10 @@ impl Model {
     }
 
     fn answer(&mut self, popped: Popped<Job>, part: u64) {
-        let Popped {
-            call,
-            charged_bytes,
-        } = popped;
+        let Popped { call, charged_bytes } = popped;
         let (moved, sent) = (call.bytes / 4 * part, call.inline / 4 * part);
         let connection = call.connection;
-        self.queue
-            .answered(connection, charged_bytes, moved, call.inline, sent);
+        self.queue.answered(connection, charged_bytes, moved, call.inline, sent);
         self.use_less(connection, call.inline - sent);
         if sent > 0 && self.connections.contains(&connection) {
             self.unwritten.push((connection, sent));
