@@ -9,8 +9,9 @@ use smallvec::SmallVec;
 
 use crate::limits::{POOL_BLOCKS_MAX, POOL_BYTES_MAX};
 
-/// Small bytes that usually fit without allocating: a request, a response.
-pub type MessageBytes = SmallVec<[u8; 128]>;
+/// Small bytes that usually fit without allocating: a request, a response. They are moved a dozen
+/// times on their way, so there is no room to spare.
+pub type MessageBytes = SmallVec<[u8; 80]>;
 
 /// Keeps memory that inline payloads have used, so that the next ones take no page faults.
 #[derive(Debug, Default)]

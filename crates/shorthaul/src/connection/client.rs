@@ -1,9 +1,11 @@
 //! The client's side of one connection.
 
+use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
+
+use rustc_hash::FxHashMap;
 
 use super::{Link, OutFrame, Violation};
 use crate::error::{Code, Status};
@@ -22,7 +24,7 @@ pub(crate) struct ClientConnection<D, T> {
 
 #[derive(Debug)]
 struct Table<T> {
-    calls: HashMap<u64, OpenCall<T>>,
+    calls: FxHashMap<u64, OpenCall<T>>,
     /// Cancelled calls by the time their acknowledgement is due, which is the order they came in.
     unacknowledged: VecDeque<(Instant, u64)>,
     retired_bytes: u64,
@@ -87,8 +89,11 @@ impl<D, T> ClientConnection<D, T> {
     pub(crate) fn new(limits: Limits, pool: Arc<MemoryPool>, now: Instant) -> Self {
         let mut link = Link::new(limits, pool, now);
         link.push_hello(VERSION);
-        let table =
-            Table { calls: HashMap::new(), unacknowledged: VecDeque::new(), retired_bytes: 0 };
+        let table = Table {
+            calls: FxHashMap::default(),
+            unacknowledged: VecDeque::new(),
+            retired_bytes: 0,
+        };
         Self { link, table }
     }
 

@@ -1,9 +1,10 @@
 //! The server's side of one connection.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Assembled, Claim, Link, OutFrame, Outbox, Violation};
 use crate::error::{Code, Status};
@@ -23,8 +24,10 @@ pub(crate) struct ServerConnection<D, R> {
 #[derive(Debug)]
 struct Table<D, R> {
     limits: Limits,
-    calls: HashSet<u64>,
-    regions: HashMap<u64, (R, u64)>,
+    /// A hostile client may choose numbers whose hashes collide: then it waits for at most
+    /// `calls_max` comparisons, its own.
+    calls: FxHashSet<u64>,
+    regions: FxHashMap<u64, (R, u64)>,
     refused: Vec<D>,
 }
 
@@ -79,8 +82,12 @@ pub(crate) struct Answer {
 
 impl<D, R: Clone> ServerConnection<D, R> {
     pub(crate) fn new(limits: Limits, pool: Arc<MemoryPool>, now: Instant) -> Self {
-        let table =
-            Table { limits, calls: HashSet::new(), regions: HashMap::new(), refused: Vec::new() };
+        let table = Table {
+            limits,
+            calls: FxHashSet::default(),
+            regions: FxHashMap::default(),
+            refused: Vec::new(),
+        };
         Self { link: Link::new(limits, pool, now), table }
     }
 

@@ -10,8 +10,10 @@
 //! # References
 //! M. Shreedhar, G. Varghese: *Efficient Fair Queueing Using Deficit Round Robin*, 1996
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use rustc_hash::FxHashMap;
 
 use crate::limits::{CALL_COST_BYTES, INLINE_BYTES_UNDER_WAY_MAX, QUANTUM_BYTES};
 
@@ -41,7 +43,7 @@ pub(crate) struct Popped<C> {
 
 #[derive(Debug)]
 struct State<C> {
-    lines: HashMap<u64, Line<C>>,
+    lines: FxHashMap<u64, Line<C>>,
     /// Connections with calls that may run.
     turn: VecDeque<u64>,
     clock: Clock,
@@ -72,7 +74,7 @@ struct Line<C> {
 impl<C: Queued> ServiceQueue<C> {
     pub(crate) fn new() -> Self {
         let state = State {
-            lines: HashMap::new(),
+            lines: FxHashMap::default(),
             turn: VecDeque::new(),
             clock: Clock::default(),
             idle_workers: 0,

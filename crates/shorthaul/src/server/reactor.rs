@@ -2,7 +2,7 @@
 //! is told to run handlers inline), no payload touched.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
+use rustc_hash::FxHashMap;
 use shorthaul_platform::socket::{self, Credentials, Wait};
 
 use super::call::InboundCall;
@@ -34,7 +35,7 @@ pub(super) struct Reactor {
     commands: Vec<Command>,
     shared: Arc<Shared>,
     /// By the number of the connection, which is its token too.
-    drivers: HashMap<u64, Driver>,
+    drivers: FxHashMap<u64, Driver>,
     /// Connections that have something to do, each at most once.
     run_queue: VecDeque<u64>,
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
@@ -77,7 +78,7 @@ impl Reactor {
             inbox,
             commands: Vec::new(),
             shared,
-            drivers: HashMap::new(),
+            drivers: FxHashMap::default(),
             run_queue: VecDeque::new(),
             timers: BinaryHeap::new(),
             mappings,

@@ -8,35 +8,36 @@ use crate::error::Code;
 use crate::limits::STATUS_BYTES_MAX;
 
 /// A frame's header and body; frames of ordinary size need no allocation.
-pub(crate) type Head = SmallVec<[u8; 192]>;
+pub(crate) type Head = SmallVec<[u8; 144]>;
 
 impl Frame<'_> {
     /// Encodes header and body of a frame that `payload_bytes` of inline payload follow. The sender
     /// has checked its fields against the peer's limits.
     pub(crate) fn encode(&self, payload_bytes: u64) -> Head {
-        let mut head = Head::new();
-        head.extend_from_slice(&[0; HEADER_BYTES]);
-        match self {
-            Self::Hello(hello) => put_hello(&mut head, hello),
-            Self::Call(call) => put_call(&mut head, call),
-            Self::Reply(reply) => put_reply(&mut head, reply),
-            Self::Cancel { call } => put(&mut head, call.to_le_bytes()),
+        let mut head = match self {
+            Self::Hello(hello) => hello_body(hello),
+            Self::Call(call) => call_body(call),
+            Self::Reply(reply) => reply_body(reply),
+            Self::Cancel { call: number } | Self::Release { region: number } => {
+                Fixed::<{ HEADER_BYTES + 8 }>::new().u64(*number).into_head()
+            }
             Self::Register { region, bytes } => {
-                put(&mut head, region.to_le_bytes());
-                put(&mut head, bytes.to_le_bytes());
+                Fixed::<{ HEADER_BYTES + 16 }>::new().u64(*region).u64(*bytes).into_head()
             }
             Self::Registered { region, code, message } => {
-                put(&mut head, region.to_le_bytes());
-                put_status(&mut head, *code, message);
+                let fixed = Fixed::<{ HEADER_BYTES + 16 }>::new().u64(*region);
+                with_status(fixed, *code, message)
             }
-            Self::Release { region } => put(&mut head, region.to_le_bytes()),
             Self::Notice { topic, data } => {
-                put(&mut head, topic.to_le_bytes());
-                put(&mut head, (data.len() as u32).to_le_bytes());
+                let fixed = Fixed::<{ HEADER_BYTES + 8 }>::new().u32(*topic);
+                let mut head = fixed.u32(data.len() as u32).into_head();
                 head.extend_from_slice(data);
+                head
             }
-            Self::Goodbye { code, message } => put_status(&mut head, *code, message),
-        }
+            Self::Goodbye { code, message } => {
+                with_status(Fixed::<{ HEADER_BYTES + 8 }>::new(), *code, message)
+            }
+        };
         let header = Header {
             kind: self.kind(),
             descriptors: self.descriptors(),
@@ -86,58 +87,99 @@ pub(super) fn cut(message: &str) -> &str {
     &message[..message.floor_char_boundary(STATUS_BYTES_MAX)]
 }
 
-fn put<const N: usize>(head: &mut Head, field: [u8; N]) {
-    head.extend_from_slice(&field);
+fn hello_body(hello: &Hello) -> Head {
+    let Hello { version_min, version_max, features, limits } = hello;
+    Fixed::<{ HEADER_BYTES + 56 }>::new()
+        .array(MAGIC)
+        .u16(*version_min)
+        .u16(*version_max)
+        .u32(0)
+        .u64(*features)
+        .u32(limits.calls_max)
+        .u32(limits.regions_max)
+        .u32(limits.message_bytes_max)
+        .u32(0)
+        .u64(limits.inline_bytes_max)
+        .u64(limits.region_bytes_max)
+        .into_head()
 }
 
-fn put_hello(head: &mut Head, hello: &Hello) {
-    put(head, MAGIC);
-    put(head, hello.version_min.to_le_bytes());
-    put(head, hello.version_max.to_le_bytes());
-    put(head, [0; 4]);
-    put(head, hello.features.to_le_bytes());
-    put(head, hello.limits.calls_max.to_le_bytes());
-    put(head, hello.limits.regions_max.to_le_bytes());
-    put(head, hello.limits.message_bytes_max.to_le_bytes());
-    put(head, [0; 4]);
-    put(head, hello.limits.inline_bytes_max.to_le_bytes());
-    put(head, hello.limits.region_bytes_max.to_le_bytes());
-}
-
-fn put_call(head: &mut Head, call: &Call<'_>) {
+fn call_body(call: &Call<'_>) -> Head {
     let (place, region, offset, bytes) = match call.place {
         Place::None => (PLACE_NONE, 0, 0, 0),
         Place::Inline { bytes_max } => (PLACE_INLINE, 0, 0, bytes_max),
         Place::Region { region, offset, bytes } => (PLACE_REGION, region, offset, bytes),
         Place::OneShot { bytes } => (PLACE_ONE_SHOT, 0, 0, bytes),
     };
-    put(head, call.call.to_le_bytes());
-    put(head, call.remaining_ns.to_le_bytes());
-    put(head, [place, 0]);
-    put(head, (call.method.len() as u16).to_le_bytes());
-    put(head, (call.request.len() as u32).to_le_bytes());
-    put(head, region.to_le_bytes());
-    put(head, offset.to_le_bytes());
-    put(head, bytes.to_le_bytes());
+    let mut head = Fixed::<{ HEADER_BYTES + 48 }>::new()
+        .u64(call.call)
+        .u64(call.remaining_ns)
+        .array([place, 0])
+        .u16(call.method.len() as u16)
+        .u32(call.request.len() as u32)
+        .u64(region)
+        .u64(offset)
+        .u64(bytes)
+        .into_head();
     head.extend_from_slice(call.method.as_bytes());
     head.extend_from_slice(call.request);
+    head
 }
 
-fn put_reply(head: &mut Head, reply: &Reply<'_>) {
+fn reply_body(reply: &Reply<'_>) -> Head {
     let message = cut(reply.message);
-    put(head, reply.call.to_le_bytes());
-    put(head, (reply.code as u32).to_le_bytes());
-    put(head, [reply.lane as u8, 0, 0, 0]);
-    put(head, reply.payload_bytes.to_le_bytes());
-    put(head, (reply.response.len() as u32).to_le_bytes());
-    put(head, (message.len() as u32).to_le_bytes());
+    let mut head = Fixed::<{ HEADER_BYTES + 32 }>::new()
+        .u64(reply.call)
+        .u32(reply.code as u32)
+        .array([reply.lane as u8, 0, 0, 0])
+        .u64(reply.payload_bytes)
+        .u32(reply.response.len() as u32)
+        .u32(message.len() as u32)
+        .into_head();
     head.extend_from_slice(reply.response);
     head.extend_from_slice(message.as_bytes());
+    head
 }
 
-fn put_status(head: &mut Head, code: Code, message: &str) {
+fn with_status<const N: usize>(fixed: Fixed<N>, code: Code, message: &str) -> Head {
     let message = cut(message);
-    put(head, (code as u32).to_le_bytes());
-    put(head, (message.len() as u32).to_le_bytes());
+    let mut head = fixed.u32(code as u32).u32(message.len() as u32).into_head();
     head.extend_from_slice(message.as_bytes());
+    head
+}
+
+/// The part of a frame whose size is fixed: room for the header, then fields put one behind the
+/// other. Its places are known to the compiler, which makes plain stores of them.
+struct Fixed<const N: usize> {
+    bytes: [u8; N],
+    at: usize,
+}
+
+impl<const N: usize> Fixed<N> {
+    fn new() -> Self {
+        Self { bytes: [0; N], at: HEADER_BYTES }
+    }
+
+    fn array<const M: usize>(mut self, field: [u8; M]) -> Self {
+        self.bytes[self.at..self.at + M].copy_from_slice(&field);
+        self.at += M;
+        self
+    }
+
+    fn u16(self, field: u16) -> Self {
+        self.array(field.to_le_bytes())
+    }
+
+    fn u32(self, field: u32) -> Self {
+        self.array(field.to_le_bytes())
+    }
+
+    fn u64(self, field: u64) -> Self {
+        self.array(field.to_le_bytes())
+    }
+
+    fn into_head(self) -> Head {
+        debug_assert_eq!(self.at, N, "every field is put");
+        Head::from_slice(&self.bytes)
+    }
 }
