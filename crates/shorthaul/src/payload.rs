@@ -5,13 +5,26 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shorthaul_platform::memory::{PrivateMemory, page_bytes};
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 use crate::limits::{POOL_BLOCKS_MAX, POOL_BYTES_MAX};
 
 /// Small bytes that usually fit without allocating: a request, a response. They are moved a dozen
 /// times on their way, so there is no room to spare.
 pub type MessageBytes = SmallVec<[u8; 80]>;
+
+/// Puts parts together in one go: appending to a `SmallVec` part by part costs more than the bytes.
+pub(crate) fn concat<A: Array<Item = u8>>(parts: &[&[u8]]) -> SmallVec<A> {
+    let bytes = parts.iter().map(|part| part.len()).sum();
+    let mut whole = SmallVec::from_elem(0, bytes);
+    let mut rest = &mut whole[..];
+    for part in parts {
+        let (place, behind) = rest.split_at_mut(part.len());
+        place.copy_from_slice(part);
+        rest = behind;
+    }
+    whole
+}
 
 /// Keeps memory that inline payloads have used, so that the next ones take no page faults.
 #[derive(Debug, Default)]

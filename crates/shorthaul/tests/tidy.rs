@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 const LAYERS: [&str; 14] = [
     "error",
     "limits",
-    "wire",
     "payload",
+    "wire",
     "connection",
     "trust",
     "address",

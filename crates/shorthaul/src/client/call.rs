@@ -10,7 +10,7 @@ use super::buffer::{Buffer, Home};
 use super::reply::{CallError, Outcome, Reply};
 use crate::error::Error;
 use crate::limits::{Limits, METHOD_BYTES_MAX, PAYLOAD_ALIGNMENT};
-use crate::payload::{MemoryPool, MessageBytes, PooledMemory};
+use crate::payload::{MemoryPool, PooledMemory};
 use crate::wire::Place;
 
 /// A way to make calls: a [`Client`](super::Client) or a [`DirectClient`](super::DirectClient).
@@ -125,19 +125,20 @@ impl<'a, T: Transport> Call<'a, T> {
 
 /// A call that was checked against the peer's limits, with all that it needs.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct Prepared<'a> {
+    pub(crate) method: &'a str,
+    pub(crate) request: &'a [u8],
     pub(crate) place: Place,
-    pub(crate) text: MessageBytes,
-    pub(crate) method_bytes: usize,
     pub(crate) payload: Option<PooledMemory>,
     pub(crate) descriptor: Option<std::os::fd::OwnedFd>,
     pub(crate) buffer: Option<Buffer>,
     /// Where in the buffer the payload will start.
     pub(crate) offset: usize,
+    pub(crate) timeout: Duration,
     pub(crate) deadline: Instant,
 }
 
-impl Outgoing<'_> {
+impl<'a> Outgoing<'a> {
     /// Checks everything on this side, so that nothing is sent that the server must refuse.
     pub(crate) fn prepare(
         self,
@@ -145,7 +146,7 @@ impl Outgoing<'_> {
         pool: &Arc<MemoryPool>,
         home: &Arc<dyn Home>,
         timeout_default: Duration,
-    ) -> Result<Prepared, CallError> {
+    ) -> Result<Prepared<'a>, CallError> {
         if let Err(error) = self.check(peer) {
             return Err(CallError::new(error, self.wanted.into_buffer()));
         }
@@ -170,13 +171,21 @@ impl Outgoing<'_> {
                 (Place::OneShot { bytes: bytes as u64 }, Some(descriptor), Some(buffer), 0)
             }
         };
-        let mut text = MessageBytes::from_slice(self.method.as_bytes());
-        text.extend_from_slice(self.request);
-        let method_bytes = self.method.len();
+        let Self { method, request, .. } = self;
         let timeout = self.timeout.unwrap_or(timeout_default);
         let now = Instant::now();
         let deadline = now.checked_add(timeout).unwrap_or(now + FOR_EVER);
-        Ok(Prepared { place, text, method_bytes, payload, descriptor, buffer, offset, deadline })
+        Ok(Prepared {
+            method,
+            request,
+            place,
+            payload,
+            descriptor,
+            buffer,
+            offset,
+            timeout,
+            deadline,
+        })
     }
 
     fn check(&self, peer: &Limits) -> Result<(), Error> {
@@ -211,20 +220,9 @@ impl Outgoing<'_> {
     }
 }
 
-impl Prepared {
-    pub(crate) fn method(&self) -> &str {
-        std::str::from_utf8(&self.text[..self.method_bytes]).unwrap_or("")
-    }
-
-    pub(crate) fn request(&self) -> &[u8] {
-        &self.text[self.method_bytes..]
-    }
-
-    /// What is left until the deadline; at least a nanosecond, for 0 means no deadline.
-    pub(crate) fn remaining_ns(&self, now: Instant) -> u64 {
-        let remaining = self.deadline.saturating_duration_since(now).as_nanos();
-        u64::try_from(remaining).unwrap_or(u64::MAX).max(1)
-    }
+/// A time in nanoseconds as the wire has it; at least one, for 0 means no deadline.
+pub(crate) fn wire_ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1)
 }
 
 impl Wanted {

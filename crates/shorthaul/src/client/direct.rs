@@ -11,7 +11,7 @@ use shorthaul_platform::memory::Memfd;
 use shorthaul_platform::socket::{Credentials, Wait};
 
 use super::buffer::{Buffer, Home};
-use super::call::{Call, MEMFD_NAME, Outgoing, Prepared, sealed};
+use super::call::{Call, MEMFD_NAME, Outgoing, Prepared, sealed, wire_ns};
 use super::connect::{self, ClientOptions, Connected, broken, lost};
 use super::notices::{Notice, Notices};
 use super::reply::{CallError, Outcome, outcome};
@@ -210,25 +210,22 @@ impl DirectClient {
                 // The late answer to an earlier call.
                 Some(_) => {}
                 None => {
-                    self.connection.cancel(call, Instant::now());
-                    self.flush().map_err(|error| CallError::new(error, None))?;
-                    return Err(CallError::new(Error::DeadlineExceeded, None));
+                    let now = Instant::now();
+                    self.connection.cancel(call, now);
+                    let flushed = self.flush(now).map_err(|error| self.die(error));
+                    let error = flushed.err().unwrap_or(Error::DeadlineExceeded);
+                    return Err(CallError::new(error, None));
                 }
             }
         }
     }
 
-    fn start(&mut self, mut prepared: Prepared) -> u64 {
+    fn start(&mut self, prepared: Prepared<'_>) -> u64 {
         let call = self.new_id();
-        let (payload, descriptor) = (prepared.payload.take(), prepared.descriptor.take());
-        let token = Token { call, buffer: prepared.buffer.take(), offset: prepared.offset };
-        let outgoing = OutgoingCall {
-            call,
-            remaining_ns: prepared.remaining_ns(Instant::now()),
-            place: prepared.place,
-            method: prepared.method(),
-            request: prepared.request(),
-        };
+        let Prepared { method, request, place, payload, descriptor, buffer, offset, .. } = prepared;
+        let token = Token { call, buffer, offset };
+        let remaining_ns = wire_ns(prepared.timeout);
+        let outgoing = OutgoingCall { call, remaining_ns, place, method, request };
         self.connection.start(&outgoing, payload, descriptor, token);
         call
     }
@@ -257,7 +254,7 @@ impl DirectClient {
                 something_happened = true;
             }
             self.give_up_released();
-            self.flush()?;
+            self.flush(Instant::now())?;
             if let Step::Dry = self.receive_once(Wait::Never)? {
                 break;
             }
@@ -282,8 +279,8 @@ impl DirectClient {
             return self.on_event(event).map(Some);
         }
         self.give_up_released();
-        let flushed = self.flush()?;
         let now = Instant::now();
+        let flushed = self.flush(now)?;
         if now >= by {
             return Ok(None);
         }
@@ -345,11 +342,10 @@ impl DirectClient {
         })
     }
 
-    fn flush(&mut self) -> Result<Flushed> {
+    fn flush(&mut self, now: Instant) -> Result<Flushed> {
         if self.connection.link.is_flushed() {
             return Ok(Flushed::All);
         }
-        let now = Instant::now();
         stream::flush(self.socket.as_fd(), &mut self.connection.link, now, usize::MAX, |_| {})
             .map_err(|error| self.last_words(now).unwrap_or_else(|| lost(error)))
     }

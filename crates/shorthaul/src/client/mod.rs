@@ -199,12 +199,12 @@ impl Client {
         }
         let slot = self.slots().pop().unwrap_or_default();
         let (call, deadline) = (self.new_id(), prepared.deadline);
-        let submission = Submission { call, prepared, ticket: slot.ticket() };
+        let submission = Submission::new(call, prepared, slot.ticket());
         match self.shared.inbox.push(Command::Call(submission)) {
             Ok(()) => Ok(Pending { client: self, call, deadline, slot: Some(slot) }),
             Err(Command::Call(submission)) => {
                 self.shared.open_calls.fetch_sub(1, Ordering::Relaxed);
-                Err(CallError::new(self.shared.end(), submission.prepared.buffer))
+                Err(CallError::new(self.shared.end(), submission.buffer))
             }
             Err(_) => Err(CallError::new(self.shared.end(), None)),
         }

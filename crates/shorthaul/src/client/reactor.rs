@@ -13,7 +13,7 @@ use mio::{Events, Interest, Poll, Token as PollToken};
 
 use super::Shared;
 use super::buffer::Buffer;
-use super::call::Prepared;
+use super::call::{Prepared, wire_ns};
 use super::connect::{ClientOptions, Connected, broken, lost};
 use super::notices::Notices;
 use super::reply::{CallError, outcome};
@@ -21,8 +21,10 @@ use super::slot::Ticket;
 use crate::connection::client::{ClientConnection, ClientEvent, OutgoingCall};
 use crate::error::{Error, Result, Status};
 use crate::inbox::Inbox;
+use crate::payload::{MessageBytes, PooledMemory, concat};
 use crate::stream::{self, Flushed, ReceiveError};
 use crate::threads::Reaper;
+use crate::wire::Place;
 
 /// What the callers' threads ask of the reactor.
 #[derive(Debug)]
@@ -38,9 +40,35 @@ pub(super) enum Command {
 /// A call to be made.
 #[derive(Debug)]
 pub(super) struct Submission {
-    pub(super) call: u64,
-    pub(super) prepared: Prepared,
-    pub(super) ticket: Ticket,
+    call: u64,
+    /// The method's name, then the request.
+    text: MessageBytes,
+    method_bytes: usize,
+    place: Place,
+    payload: Option<PooledMemory>,
+    descriptor: Option<OwnedFd>,
+    pub(super) buffer: Option<Buffer>,
+    offset: usize,
+    deadline: Instant,
+    ticket: Ticket,
+}
+
+impl Submission {
+    pub(super) fn new(call: u64, prepared: Prepared<'_>, ticket: Ticket) -> Self {
+        let Prepared { method, request, place, payload, descriptor, .. } = prepared;
+        Self {
+            call,
+            text: concat(&[method.as_bytes(), request]),
+            method_bytes: method.len(),
+            place,
+            payload,
+            descriptor,
+            buffer: prepared.buffer,
+            offset: prepared.offset,
+            deadline: prepared.deadline,
+            ticket,
+        }
+    }
 }
 
 /// Who waits for a region to be registered.
@@ -161,15 +189,16 @@ impl Reactor {
     }
 
     fn start_call(&mut self, submission: Submission, now: Instant) {
-        let Submission { call, mut prepared, ticket } = submission;
-        let (payload, descriptor) = (prepared.payload.take(), prepared.descriptor.take());
-        let token = Token { ticket, buffer: prepared.buffer.take(), offset: prepared.offset };
+        let Submission { call, text, method_bytes, place, payload, descriptor, .. } = submission;
+        let Submission { buffer, offset, deadline, ticket, .. } = submission;
+        let token = Token { ticket, buffer, offset };
+        let (method, request) = text.split_at(method_bytes);
         let outgoing = OutgoingCall {
             call,
-            remaining_ns: prepared.remaining_ns(now),
-            place: prepared.place,
-            method: prepared.method(),
-            request: prepared.request(),
+            remaining_ns: wire_ns(deadline.saturating_duration_since(now)),
+            place,
+            method: std::str::from_utf8(method).unwrap_or(""),
+            request,
         };
         self.connection.start(&outgoing, payload, descriptor, token);
     }
@@ -297,9 +326,8 @@ impl Reactor {
         let lost = || Error::ConnectionLost(reason.to_owned());
         *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
         for command in self.shared.inbox.close() {
-            if let Command::Call(Submission { mut prepared, ticket, .. }) = command {
+            if let Command::Call(Submission { buffer, ticket, .. }) = command {
                 // Never sent: the buffer is still the caller's.
-                let buffer = prepared.buffer.take();
                 ticket.answer(Err(CallError::new(lost(), buffer))).ok();
             }
         }

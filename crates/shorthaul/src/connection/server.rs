@@ -9,7 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{Assembled, Claim, Link, OutFrame, Outbox, Violation};
 use crate::error::{Code, Status};
 use crate::limits::{Limits, PAYLOAD_ALIGNMENT};
-use crate::payload::{MemoryPool, MessageBytes, PooledMemory};
+use crate::payload::{MemoryPool, MessageBytes, PooledMemory, concat};
 use crate::wire::{Call, Frame, LaneNumber, Place, Reply, VERSION};
 
 /// One client, as its server sees it. `D` is what a descriptor is, `R` what a region becomes once
@@ -204,8 +204,7 @@ impl<D, R: Clone> Table<D, R> {
             }
         };
         self.calls.insert(call.call);
-        let mut text = MessageBytes::from_slice(call.method.as_bytes());
-        text.extend_from_slice(call.request);
+        let text = concat(&[call.method.as_bytes(), call.request]);
         let remaining = Duration::from_nanos(call.remaining_ns);
         let deadline = (call.remaining_ns > 0).then(|| now.checked_add(remaining)).flatten();
         let method_bytes = call.method.len();

@@ -6,6 +6,7 @@ use super::decode::{PLACE_INLINE, PLACE_NONE, PLACE_ONE_SHOT, PLACE_REGION};
 use super::{Call, Frame, HEADER_BYTES, Header, Hello, Kind, MAGIC, Place, Reply};
 use crate::error::Code;
 use crate::limits::STATUS_BYTES_MAX;
+use crate::payload::concat;
 
 /// A frame's header and body; frames of ordinary size need no allocation.
 pub(crate) type Head = SmallVec<[u8; 144]>;
@@ -30,9 +31,7 @@ impl Frame<'_> {
             }
             Self::Notice { topic, data } => {
                 let fixed = Fixed::<{ HEADER_BYTES + 8 }>::new().u32(*topic);
-                let mut head = fixed.u32(data.len() as u32).into_head();
-                head.extend_from_slice(data);
-                head
+                fixed.u32(data.len() as u32).with(data, &[])
             }
             Self::Goodbye { code, message } => {
                 with_status(Fixed::<{ HEADER_BYTES + 8 }>::new(), *code, message)
@@ -111,7 +110,7 @@ fn call_body(call: &Call<'_>) -> Head {
         Place::Region { region, offset, bytes } => (PLACE_REGION, region, offset, bytes),
         Place::OneShot { bytes } => (PLACE_ONE_SHOT, 0, 0, bytes),
     };
-    let mut head = Fixed::<{ HEADER_BYTES + 48 }>::new()
+    Fixed::<{ HEADER_BYTES + 48 }>::new()
         .u64(call.call)
         .u64(call.remaining_ns)
         .array([place, 0])
@@ -120,32 +119,24 @@ fn call_body(call: &Call<'_>) -> Head {
         .u64(region)
         .u64(offset)
         .u64(bytes)
-        .into_head();
-    head.extend_from_slice(call.method.as_bytes());
-    head.extend_from_slice(call.request);
-    head
+        .with(call.method.as_bytes(), call.request)
 }
 
 fn reply_body(reply: &Reply<'_>) -> Head {
     let message = cut(reply.message);
-    let mut head = Fixed::<{ HEADER_BYTES + 32 }>::new()
+    Fixed::<{ HEADER_BYTES + 32 }>::new()
         .u64(reply.call)
         .u32(reply.code as u32)
         .array([reply.lane as u8, 0, 0, 0])
         .u64(reply.payload_bytes)
         .u32(reply.response.len() as u32)
         .u32(message.len() as u32)
-        .into_head();
-    head.extend_from_slice(reply.response);
-    head.extend_from_slice(message.as_bytes());
-    head
+        .with(reply.response, message.as_bytes())
 }
 
 fn with_status<const N: usize>(fixed: Fixed<N>, code: Code, message: &str) -> Head {
     let message = cut(message);
-    let mut head = fixed.u32(code as u32).u32(message.len() as u32).into_head();
-    head.extend_from_slice(message.as_bytes());
-    head
+    fixed.u32(code as u32).u32(message.len() as u32).with(message.as_bytes(), &[])
 }
 
 /// The part of a frame whose size is fixed: room for the header, then fields put one behind the
@@ -179,7 +170,12 @@ impl<const N: usize> Fixed<N> {
     }
 
     fn into_head(self) -> Head {
+        self.with(&[], &[])
+    }
+
+    /// The whole head, with what comes behind the fixed part.
+    fn with(self, first: &[u8], second: &[u8]) -> Head {
         debug_assert_eq!(self.at, N, "every field is put");
-        Head::from_slice(&self.bytes)
+        concat(&[&self.bytes, first, second])
     }
 }
