@@ -43,7 +43,16 @@ where
 ///
 /// Dropping it unanswered answers INTERNAL, so that no caller waits for nothing.
 pub struct InboundCall {
-    open: Option<Open>,
+    state: State,
+}
+
+#[allow(clippy::large_enum_variant, reason = "a call is open for most of its life")]
+enum State {
+    Open(Open),
+    /// Answered on the reactor, which takes the answer from here.
+    Answered(Completion),
+    /// Answered or deferred.
+    Gone,
 }
 
 /// The parts of a call that is not answered yet.
@@ -56,7 +65,8 @@ pub(crate) struct Open {
     payload: Option<PooledMemory>,
     target: Target,
     out: Option<Out>,
-    /// Whether this runs on the reactor itself, which then unmaps after it has sent the answer.
+    /// Whether this runs on the reactor itself, which takes the answer from here and unmaps after it
+    /// has sent it.
     on_reactor: bool,
     /// What the queue has charged for it already.
     charged_bytes: u64,
@@ -98,7 +108,7 @@ impl InboundCall {
         let out = None;
         let charged_bytes = 0;
         Self {
-            open: Some(Open {
+            state: State::Open(Open {
                 peer,
                 call,
                 deadline,
@@ -115,19 +125,18 @@ impl InboundCall {
 
     /// The method's name.
     pub fn method(&self) -> &str {
-        self.open
-            .as_ref()
+        self.open()
             .map_or("", |open| std::str::from_utf8(&open.text[..open.method_bytes]).unwrap_or(""))
     }
 
     /// The request's bytes: the small part of what the client sent.
     pub fn request(&self) -> &[u8] {
-        self.open.as_ref().map_or(&[], |open| &open.text[open.method_bytes..])
+        self.open().map_or(&[], |open| &open.text[open.method_bytes..])
     }
 
     /// The payload of the request, if the client sent one: page-aligned memory of our own.
     pub fn request_payload(&self) -> &[u8] {
-        self.open.as_ref().and_then(|open| open.payload.as_deref()).unwrap_or(&[])
+        self.open().and_then(|open| open.payload.as_deref()).unwrap_or(&[])
     }
 
     /// Who calls; stays useful after the answer, for notices.
@@ -135,17 +144,17 @@ impl InboundCall {
     /// # Panics
     /// If the call was answered or deferred already.
     pub fn peer(&self) -> &Peer {
-        &self.open.as_ref().expect("the call is not answered yet").peer
+        &self.open().expect("the call is not answered yet").peer
     }
 
     /// When the caller stops waiting, on this machine's CLOCK_MONOTONIC.
     pub fn deadline(&self) -> Option<Instant> {
-        self.open.as_ref().and_then(|open| open.deadline)
+        self.open().and_then(|open| open.deadline)
     }
 
     /// Whether nobody waits for the answer any more: cancelled, past its deadline, or disconnected.
     pub fn is_cancelled(&self) -> bool {
-        self.open.as_ref().is_none_or(|open| {
+        self.open().is_none_or(|open| {
             open.peer.is_cancelled(open.call)
                 || open.deadline.is_some_and(|deadline| Instant::now() >= deadline)
         })
@@ -153,7 +162,7 @@ impl InboundCall {
 
     /// How large a payload the caller has room for, in bytes.
     pub fn payload_bytes_max(&self) -> u64 {
-        self.open.as_ref().map_or(0, |open| open.target.bytes_max())
+        self.open().map_or(0, |open| open.target.bytes_max())
     }
 
     /// Asks for a payload of up to `bytes` bytes, to be written in order; a second one replaces the
@@ -164,7 +173,7 @@ impl InboundCall {
     /// memory was refused; RESOURCE_EXHAUSTED if memory can't be mapped or had. Return it by `?`:
     /// it is what the caller should get.
     pub fn payload(&mut self, bytes: usize) -> Result<PayloadOut<'_>, Status> {
-        let policy = self.open.as_ref().map(|open| open.peer.shared().config.fill);
+        let policy = self.open().map(|open| open.peer.shared().config.fill);
         self.payload_with(bytes, policy.unwrap_or_default())
     }
 
@@ -177,7 +186,7 @@ impl InboundCall {
         bytes: usize,
         policy: FillPolicy,
     ) -> Result<PayloadOut<'_>, Status> {
-        let open = self.open.as_mut().ok_or_else(answered_already)?;
+        let open = self.open_mut().ok_or_else(answered_already)?;
         // What an earlier payload held is given back first.
         open.out = None;
         let shared = open.peer.shared();
@@ -191,14 +200,14 @@ impl InboundCall {
     /// FAILED_PRECONDITION if it is answered already; OUT_OF_RANGE if the response is larger than a
     /// message may be, and the call is still open.
     pub fn reply(&mut self, response: &[u8]) -> Result<(), Status> {
-        let bytes_max = self.open.as_ref().map_or(0, |open| open.peer.message_bytes_max());
+        let bytes_max = self.open().map_or(0, |open| open.peer.message_bytes_max());
         if response.len() > bytes_max.min(MESSAGE_BYTES_CAP as usize) {
             return Err(Status::new(
                 Code::OutOfRange,
                 format!("a response of {} bytes is over the limit of {bytes_max}", response.len()),
             ));
         }
-        let mut open = self.open.take().ok_or_else(answered_already)?;
+        let mut open = self.take_open().ok_or_else(answered_already)?;
         let out = open.out.take();
         let (lane, bytes) =
             out.as_ref().map_or((LaneNumber::None, 0), |o| (o.lane(&open.target), o.written));
@@ -206,7 +215,7 @@ impl InboundCall {
         let payload_bytes = bytes as u64;
         let response = SmallVec::from_slice(response);
         let answer = Answer { status: None, lane, payload_bytes, response, payload };
-        open.complete(answer, mapping);
+        self.state = open.complete(answer, mapping);
         Ok(())
     }
 
@@ -215,29 +224,66 @@ impl InboundCall {
     /// # Errors
     /// FAILED_PRECONDITION if it is answered already.
     pub fn fail(&mut self, status: Status) -> Result<(), Status> {
-        let mut open = self.open.take().ok_or_else(answered_already)?;
+        let mut open = self.take_open().ok_or_else(answered_already)?;
         let (_, mapping) = split(open.out.take());
-        open.complete(Answer::failure(status), mapping);
+        self.state = open.complete(Answer::failure(status), mapping);
         Ok(())
     }
 
     /// Takes the call out of the handler's hands, to be answered later and from any thread.
     #[must_use = "dropping it answers INTERNAL"]
     pub fn defer(&mut self) -> Self {
-        Self { open: self.open.take() }
+        let open = self.take_open().map(|open| Open { on_reactor: false, ..open });
+        Self { state: open.map_or(State::Gone, State::Open) }
     }
 
     /// Notes what the queue has charged for the call.
     pub(crate) fn charge(&mut self, bytes: u64) {
-        if let Some(open) = &mut self.open {
+        if let Some(open) = self.open_mut() {
             open.charged_bytes = bytes;
+        }
+    }
+
+    /// Answers for a handler that didn't.
+    pub(crate) fn leave_unanswered(&mut self) {
+        let status = Status::new(Code::Internal, "the handler dropped the call unanswered");
+        // Refused if it is answered or deferred, which is as it should be.
+        self.fail(status).ok();
+    }
+
+    /// The answer that was made on the reactor, if it is made by now.
+    pub(crate) fn take_answer(&mut self) -> Option<Completion> {
+        match std::mem::replace(&mut self.state, State::Gone) {
+            State::Answered(completion) => Some(completion),
+            state => {
+                self.state = state;
+                None
+            }
+        }
+    }
+
+    fn open(&self) -> Option<&Open> {
+        if let State::Open(open) = &self.state { Some(open) } else { None }
+    }
+
+    fn open_mut(&mut self) -> Option<&mut Open> {
+        if let State::Open(open) = &mut self.state { Some(open) } else { None }
+    }
+
+    fn take_open(&mut self) -> Option<Open> {
+        match std::mem::replace(&mut self.state, State::Gone) {
+            State::Open(open) => Some(open),
+            state => {
+                self.state = state;
+                None
+            }
         }
     }
 }
 
 impl Queued for InboundCall {
     fn id(&self) -> u64 {
-        self.open.as_ref().map_or(0, |open| open.call)
+        self.open().map_or(0, |open| open.call)
     }
 
     fn bytes_max(&self) -> u64 {
@@ -245,7 +291,7 @@ impl Queued for InboundCall {
     }
 
     fn inline_bytes(&self) -> u64 {
-        self.open.as_ref().map_or(0, Open::inline_bytes)
+        self.open().map_or(0, Open::inline_bytes)
     }
 }
 
@@ -255,8 +301,9 @@ impl Open {
         if let Target::Inline { bytes_max } = self.target { bytes_max } else { 0 }
     }
 
-    /// Sends the answer off, then gives back what the call has held.
-    fn complete(self, answer: Answer, mapping: Option<UsedMapping>) {
+    /// Sends the answer off, then gives back what the call has held; on the reactor, leaves both to
+    /// it.
+    fn complete(self, answer: Answer, mapping: Option<UsedMapping>) -> State {
         let request_bytes = self.payload.as_ref().map_or(0, |payload| payload.len() as u64);
         let inline_bytes = self.inline_bytes();
         let (keep, unmap) = match (mapping, &self.target) {
@@ -278,12 +325,12 @@ impl Open {
         };
         if self.on_reactor {
             completion.spent = Some(spent);
-            self.peer.complete(completion);
-        } else {
-            self.peer.complete(completion);
-            // Unmapping and closing take their time: after the answer is on its way.
-            drop(spent);
+            return State::Answered(completion);
         }
+        self.peer.complete(completion);
+        // Unmapping and closing take their time: after the answer is on its way.
+        drop(spent);
+        State::Gone
     }
 }
 
@@ -301,9 +348,10 @@ fn split(out: Option<Out>) -> (Option<PooledMemory>, Option<UsedMapping>) {
 
 impl Drop for InboundCall {
     fn drop(&mut self) {
-        let dropped = || Status::new(Code::Internal, "the handler dropped the call unanswered");
-        if self.open.is_some() {
-            self.fail(dropped()).ok();
+        if let Some(open) = self.open_mut() {
+            // Nobody will take the answer from here.
+            open.on_reactor = false;
+            self.leave_unanswered();
         }
     }
 }

@@ -189,10 +189,6 @@ impl Reactor {
         {
             self.act(key, event)?;
         }
-        if self.shared.config.inline_handlers {
-            // The answers of the handlers that have just run here.
-            self.obey_all(now);
-        }
         let Some(driver) = self.drivers.get_mut(&key) else {
             return Ok(());
         };
@@ -226,6 +222,10 @@ impl Reactor {
                 self.shared.stats.calls.add(1);
                 if self.shared.config.inline_handlers {
                     workers::carry_out(&mut call, &self.shared);
+                    // There is none yet if the call was deferred.
+                    if let Some(completion) = call.take_answer() {
+                        self.complete(completion);
+                    }
                 } else {
                     self.shared.queue.push(key, call);
                 }

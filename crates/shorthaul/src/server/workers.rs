@@ -27,8 +27,7 @@ pub(super) fn carry_out(call: &mut InboundCall, shared: &Shared) {
     }
     let outcome = catch_unwind(AssertUnwindSafe(|| shared.service.call(call)));
     let answer = match outcome {
-        // Answered, deferred, or else answered for it when the call is dropped.
-        Ok(Ok(())) => return,
+        Ok(Ok(())) => return call.leave_unanswered(),
         Ok(Err(status)) => status,
         Err(_) => Status::new(Code::Internal, "the handler panicked; see the server's log"),
     };
