@@ -14,7 +14,7 @@ use super::work::{Consume, Source, warm_byte, warm_bytes, warm_fill};
 /// The **speed limit** in MB/s: one thread on `cpu` that stores into a warm buffer of `bytes` bytes
 /// (or copies into it, from a warm source), by the better kind of store.
 pub(crate) fn speed(cpu: u32, bytes: usize, source: Source, time: Duration) -> Result<f64> {
-    let (memory, warm) = buffers(bytes, source)?;
+    let ([memory, _], warm) = buffers(bytes, source)?;
     pin_current_thread(cpu).with_context(|| format!("can't pin to CPU {cpu}"))?;
     let mut best: f64 = 0.0;
     for store in [Store::Ordinary, Store::streaming_or_ordinary()] {
@@ -43,19 +43,19 @@ pub(crate) fn hand_over(
     consume: Consume,
     time: Duration,
 ) -> Result<f64> {
-    let (memory, warm) = buffers(bytes, source)?;
+    let ([consumers, producers], warm) = buffers(bytes, source)?;
     let flags = Memfd::create_backed("shorthaul-bench-flags", FLAGS_BYTES)?.map()?;
     let flags =
         Flags { flags: &flags, sleeps: consumer == producer, stop: &AtomicBool::new(false) };
-    let (memory, warm, flags) = (&memory, warm.as_deref(), &flags);
+    let (producers, warm, flags) = (&producers, warm.as_deref(), &flags);
     thread::scope(|scope| {
         let producing = scope.spawn(move || {
             pin_current_thread(producer)?;
-            flags.produce(memory, warm)
+            flags.produce(producers, warm)
         });
         let consumed = pin_current_thread(consumer)
             .map_err(anyhow::Error::from)
-            .and_then(|()| flags.consume(memory, source, consume, time));
+            .and_then(|()| flags.consume(&consumers, source, consume, time));
         flags.stop.store(true, Ordering::Relaxed);
         flags.wake_both();
         let produced = producing.join();
@@ -144,9 +144,11 @@ impl Flags<'_> {
     }
 }
 
-fn buffers(bytes: usize, source: Source) -> Result<(SharedMapping, Option<PrivateMemory>)> {
-    let memory = Memfd::create_backed("shorthaul-bench-limit", bytes)?.map()?;
-    memory.populate();
+/// A warm buffer, mapped twice: as between processes, each side has its own page tables to walk.
+fn buffers(bytes: usize, source: Source) -> Result<([SharedMapping; 2], Option<PrivateMemory>)> {
+    let file = Memfd::create_backed("shorthaul-bench-limit", bytes)?;
+    let memory = [file.map()?, file.map()?];
+    memory.iter().for_each(SharedMapping::populate);
     let warm = match source {
         Source::Fill => None,
         Source::Warm => {

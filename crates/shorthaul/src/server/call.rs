@@ -65,8 +65,8 @@ pub(crate) struct Open {
     payload: Option<PooledMemory>,
     target: Target,
     out: Option<Out>,
-    /// Whether this runs on the reactor itself, which takes the answer from here and unmaps after it
-    /// has sent it.
+    /// Whether this runs on the reactor itself, which takes the answer from here, and unmaps after
+    /// it has sent it.
     on_reactor: bool,
     /// What the queue has charged for it already.
     charged_bytes: u64,
