@@ -81,9 +81,9 @@ pub(crate) struct RpcArgs {
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 
-    /// Write the result to a file.
+    /// Write the result to a file instead, as JSON if its name ends so. May be given several times.
     #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    output: Vec<PathBuf>,
 }
 
 /// The form of a result.
@@ -105,7 +105,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<()> {
     };
     let plan = Plan::new(&args)?;
     // Before the work: a result that can't be written is found out too late else.
-    let output = args.output.as_ref().map(create).transpose()?;
+    let outputs = args.output.iter().map(create).collect::<Result<Vec<_>>>()?;
     let began = Instant::now();
     let sections = runner::run(&plan, &Progress::new())?;
     let report = Report {
@@ -119,15 +119,17 @@ pub(crate) fn run(args: BenchArgs) -> Result<()> {
         seconds: began.elapsed().as_secs_f64(),
         sections,
     };
-    let written = match output {
-        Some((file, path)) => write(args.format, &report, file)
-            .with_context(|| format!("cannot write {}", path.display())),
-        None => match write(args.format, &report, io::stdout().lock()) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            other => other.context("cannot write to standard output"),
-        },
-    };
-    written?;
+    for (file, path) in &outputs {
+        let is_json = path.extension().is_some_and(|extension| extension == "json");
+        let format = if is_json { Format::Json } else { args.format };
+        write(format, &report, file).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if outputs.is_empty() {
+        match write(args.format, &report, io::stdout().lock()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            other => other.context("cannot write to standard output")?,
+        }
+    }
     if !plan.is_possible() {
         bail!("this machine can do none of the placements asked for; see `shorthaul topology`");
     }

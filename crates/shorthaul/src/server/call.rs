@@ -244,11 +244,13 @@ impl InboundCall {
         }
     }
 
-    /// Answers for a handler that didn't.
+    /// Answers for a handler that neither answered nor deferred the call.
     pub(crate) fn leave_unanswered(&mut self) {
-        let status = Status::new(Code::Internal, "the handler dropped the call unanswered");
-        // Refused if it is answered or deferred, which is as it should be.
-        self.fail(status).ok();
+        if self.open().is_some() {
+            let status = Status::new(Code::Internal, "the handler dropped the call unanswered");
+            // Refused only if it is answered already, and it is not.
+            self.fail(status).ok();
+        }
     }
 
     /// The answer that was made on the reactor, if it is made by now.

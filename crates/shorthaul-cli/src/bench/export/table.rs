@@ -19,6 +19,7 @@ pub(in crate::bench) fn write(output: &mut impl Write, report: &Report) -> io::R
         "shorthaul {} bench, {}; {} rounds in {:.0} s; medians (min–max); MB are 10^6 bytes",
         report.version, report.date, report.rounds, report.seconds
     )?;
+    writeln!(output, "command: shorthaul {}", report.command_line)?;
     let source = match report.source {
         Source::Fill => {
             "one pass of stores of a byte that changes per call: the fastest write there is"
