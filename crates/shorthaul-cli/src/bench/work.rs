@@ -5,6 +5,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use shorthaul::Reply;
 use shorthaul_platform::memory::SharedMapping;
+use shorthaul_platform::store::Store;
 
 use super::method::Method;
 
@@ -132,10 +133,9 @@ pub(crate) fn warm_bytes(bytes: usize) -> usize {
 }
 
 /// Fills `mapping` and the like from a warm source, for the limits.
-pub(crate) fn warm_fill(mapping: &SharedMapping, source: &[u8], sequence: u64) {
-    use shorthaul_platform::store::Store;
+pub(crate) fn warm_fill(mapping: &SharedMapping, source: &[u8], sequence: u64, store: Store) {
     let start = (sequence as usize % WARM_STARTS) * WARM_STEP;
-    mapping.copy_in(0, &source[start..start + mapping.len()], Store::Ordinary);
+    mapping.copy_in(0, &source[start..start + mapping.len()], store);
 }
 
 fn expected_warm_sum(start: usize, bytes: usize, stride: usize) -> u64 {
