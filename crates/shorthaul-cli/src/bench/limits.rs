@@ -47,7 +47,9 @@ pub(crate) fn hand_over(
     let flags = Memfd::create_backed("shorthaul-bench-flags", FLAGS_BYTES)?.map()?;
     let mut best: f64 = 0.0;
     for store in [Store::Ordinary, Store::streaming_or_ordinary()] {
-        [ASKED, MADE].map(|word| flags.word(word).store(0));
+        for word in [ASKED, MADE] {
+            flags.word(word).store(0);
+        }
         let stop = &AtomicBool::new(false);
         let flags = &Flags { flags: &flags, sleeps: consumer == producer, stop };
         let (producers, warm) = (&producers, warm.as_deref());
