@@ -1,6 +1,11 @@
 //! Who may talk to whom.
 
-use shorthaul::{Client, ClientOptions, DirectClient, Error, Result, ServerOptions, peer_policy};
+use std::time::Duration;
+
+use shorthaul::{
+    Client, ClientOptions, DirectClient, Error, InboundCall, Result, Server, ServerOptions,
+    peer_policy,
+};
 
 use super::service::{AnyClient, serve, start};
 
@@ -56,5 +61,23 @@ fn each_side_knows_the_other() {
             AnyClient::Threaded(client) => client.server(),
         };
         assert_eq!((server.pid, server.uid), (Some(std::process::id()), own_uid));
+    }
+}
+
+#[test]
+fn a_server_that_stops_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let answer = |call: &mut InboundCall| call.reply(b"here");
+    let server = Server::bind(&path).unwrap().start(answer).unwrap();
+    let client = Client::connect(&path).unwrap();
+    let mut direct = DirectClient::connect(&path).unwrap();
+    assert_eq!(client.call("").send().unwrap().response(), b"here");
+    assert_eq!(direct.call("").send().unwrap().response(), b"here");
+    assert!(server.stop(Duration::from_secs(5)));
+    for failed in [client.call("").send().unwrap_err(), direct.call("").send().unwrap_err()] {
+        let error = failed.error();
+        assert!(matches!(error, Error::ConnectionLost(_)), "{error}");
+        assert!(error.to_string().contains("shutting down"), "{error}");
     }
 }
