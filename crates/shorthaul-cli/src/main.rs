@@ -28,6 +28,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    shorthaul_platform::signals::ignore_file_size_signal();
     let done = match Args::parse().command {
         Command::Bench(args) => bench::run(args),
         Command::Topology(args) => topology::run(args),

@@ -23,6 +23,7 @@
 //! write. Linux only.
 
 pub mod memory;
+pub mod signals;
 pub mod socket;
 pub mod store;
 pub mod topology;

@@ -76,8 +76,9 @@ pub struct Received {
 pub enum Descriptors {
     /// All that were sent (none is the usual case).
     Arrived(DescriptorList),
-    /// Some were sent, but this process could not open them: it is out of descriptors (EMFILE).
-    Lost,
+    /// Some were sent that this process could not open: it is out of descriptors (EMFILE). These
+    /// are the others.
+    Lost(DescriptorList),
     /// More were sent than a message may carry; these are some of them.
     TooMany(DescriptorList),
 }
@@ -85,7 +86,8 @@ pub enum Descriptors {
 /// Receives into `buffer`.
 ///
 /// # Errors
-/// Those of recvmsg(2); a time-out of the socket is [`io::ErrorKind::WouldBlock`].
+/// Those of recvmsg(2); a time-out of the socket, and a signal meanwhile, are
+/// [`io::ErrorKind::WouldBlock`].
 ///
 /// # References
 /// recvmsg(2) `MSG_CTRUNC`; at EMFILE the kernel reports only that flag, and no error.
@@ -95,7 +97,11 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: Wait) -> io::Res
     let mut space = [MaybeUninit::uninit(); RECEIVED_CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(buffer)];
-    let message = retry(|| net::recvmsg(socket, &mut parts, &mut control, flags))?;
+    let message = match net::recvmsg(socket, &mut parts, &mut control, flags) {
+        // Waiting again would wait for the socket's whole time-out again: the caller decides.
+        Err(rustix::io::Errno::INTR) => return Err(io::ErrorKind::WouldBlock.into()),
+        other => other?,
+    };
     let mut arrived = DescriptorList::new();
     for item in control.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = item {
@@ -106,10 +112,19 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: Wait) -> io::Res
     let descriptors = match arrived.len() {
         count if count > DESCRIPTORS_MAX => Descriptors::TooMany(arrived),
         DESCRIPTORS_MAX if truncated => Descriptors::TooMany(arrived),
-        _ if truncated => Descriptors::Lost,
+        _ if truncated => Descriptors::Lost(arrived),
         _ => Descriptors::Arrived(arrived),
     };
     Ok(Received { bytes: message.bytes, descriptors })
+}
+
+/// Makes a connected socket of unknown origin fit for [`receive`]: with SO_PASSCRED on it, the
+/// kernel would end a read between bytes of different writers, which looks like an empty socket.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn prepare(socket: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(net::sockopt::set_socket_passcred(socket, false)?)
 }
 
 /// Who is on the other side of a Unix socket: of a listener, who called listen(2).

@@ -140,18 +140,18 @@ pub enum Error {
 
     /// The kernel refused something that this side needs: memory, a socket, a thread. A connection
     /// that exists lives.
-    #[error("{context}: {source}")]
+    #[error("{context}: {cause}")]
     Io {
         /// What was being done, and what to do about it.
         context: String,
-        /// What the kernel said.
-        source: io::Error,
+        /// What the kernel said. Part of the message, so not told again as the error's source.
+        cause: io::Error,
     },
 }
 
 impl Error {
-    pub(crate) fn io(context: impl Into<String>, source: io::Error) -> Self {
-        Self::Io { context: context.into(), source }
+    pub(crate) fn io(context: impl Into<String>, cause: io::Error) -> Self {
+        Self::Io { context: context.into(), cause }
     }
 
     /// The canonical code that says this best.
@@ -163,7 +163,7 @@ impl Error {
             Self::LimitReached(_) => Code::ResourceExhausted,
             Self::Misuse(_) => Code::InvalidArgument,
             Self::ConnectionLost(_) => Code::Unavailable,
-            Self::Io { source, .. } => match source.kind() {
+            Self::Io { cause, .. } => match cause.kind() {
                 io::ErrorKind::OutOfMemory => Code::ResourceExhausted,
                 io::ErrorKind::PermissionDenied => Code::PermissionDenied,
                 _ => Code::Unavailable,

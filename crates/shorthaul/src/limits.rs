@@ -1,4 +1,4 @@
-//! Every bound of the library, in one place, with who needs it.
+//! The bounds of the library that a peer or a user could run into, with who needs them.
 
 use std::time::Duration;
 
@@ -74,6 +74,9 @@ pub(crate) const STAGING_BYTES: usize = 16 << 10;
 pub(crate) const TURN_BYTES_MAX: usize = 4 << 20;
 /// Frames handled for one connection before its neighbours have their turn.
 pub(crate) const TURN_FRAMES_MAX: usize = 64;
+/// Frames that a client takes in before it looks after everything else: a server sends as many as
+/// it likes, for notices need no asking.
+pub(crate) const CLIENT_TURN_FRAMES_MAX: usize = 1024;
 /// Frames waiting to be written, beyond which nothing more is read from that peer.
 pub(crate) const OUTBOX_FRAMES_MAX: usize = 1024;
 /// Inline payload bytes that one connection may have in answers under way (being made, or waiting
@@ -96,10 +99,9 @@ pub(crate) const POOL_BYTES_MAX: usize = 256 << 20;
 pub(crate) const POOL_BLOCKS_MAX: usize = 64;
 /// Notices that wait to be read on a client; further ones push out the oldest.
 pub const NOTICES_MAX: usize = 256;
-/// Commands and completions that wait for a reactor before its callers are held back.
+/// Commands that wait for a reactor, beyond which notices are dropped. (Calls and their answers are
+/// bounded by `calls_max`.)
 pub(crate) const INBOX_MAX: usize = 64 << 10;
-/// Mappings and the like that wait for the reaper; further ones are dropped on the spot.
-pub(crate) const REAPER_QUEUE_MAX: usize = 1024;
 /// Connections that one server holds in all.
 pub(crate) const CONNECTIONS_MAX: usize = 8192;
 /// Bytes of buffers whose calls ended without the server's word that it let go of them.

@@ -60,7 +60,7 @@ pub(crate) fn receive_with(
     let (arrival, none_came) = match received.descriptors {
         Descriptors::Arrived(list) if list.is_empty() => (Arrival::None, true),
         Descriptors::Arrived(list) => (Arrival::Some(list), false),
-        Descriptors::Lost => (Arrival::Lost, false),
+        Descriptors::Lost(list) => (Arrival::Lost(list), false),
         Descriptors::TooMany(list) => (Arrival::TooMany(list), false),
     };
     let bytes = received.bytes;

@@ -2,12 +2,16 @@
 //! unmapping a large region or closing the last descriptor of one frees its pages, which takes
 //! milliseconds that no reactor has.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-use crate::limits::REAPER_QUEUE_MAX;
+/// When a wait of `timeout` that begins now is over; far away if that can't be computed.
+pub(crate) fn deadline_after(timeout: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(timeout).unwrap_or(now + FOR_EVER)
+}
 
 /// Joins a thread that should end soon; leaves it behind if it doesn't.
 pub(crate) fn join_by<T>(thread: JoinHandle<T>, by: Instant) -> bool {
@@ -22,22 +26,24 @@ pub(crate) fn join_by<T>(thread: JoinHandle<T>, by: Instant) -> bool {
 
 /// Drops what it is given, on a thread of its own. Stopped and joined when it is dropped itself.
 pub(crate) struct Reaper {
-    graves: Option<SyncSender<Box<dyn Send>>>,
+    graves: Option<Sender<Box<dyn Send>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Reaper {
     pub(crate) fn start(name: &str) -> io::Result<Self> {
-        let (graves, burials) = sync_channel(REAPER_QUEUE_MAX);
+        let (graves, burials) = channel();
         let thread = thread::Builder::new().name(name.into()).spawn(move || drop_all(&burials))?;
         Ok(Self { graves: Some(graves), thread: Some(thread) })
     }
 
-    /// Drops `remains` elsewhere; or here, if too much waits for that already.
+    /// Drops `remains` elsewhere. What waits is bounded by what it is made of: each of the remains
+    /// is a descriptor or a mapping of this process, of which it can have only so many. Dropping
+    /// one here because many wait would stop the caller, which is what a hostile peer would want.
     pub(crate) fn bury(&self, remains: impl Send + 'static) {
         if let Some(graves) = &self.graves {
-            // A full queue gives the remains back inside the error, which drops them.
-            graves.try_send(Box::new(remains)).ok();
+            // The thread ends only after this sender.
+            graves.send(Box::new(remains)).ok();
         }
     }
 }
@@ -48,7 +54,8 @@ impl Drop for Reaper {
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
-            thread.join().ok();
+            // One that is stuck in a stranger's descriptor is left behind.
+            join_by(thread, Instant::now() + REAPER_TIMEOUT);
         }
     }
 }
@@ -67,3 +74,6 @@ fn drop_all(burials: &Receiver<Box<dyn Send>>) {
 }
 
 const JOIN_POLL: Duration = Duration::from_millis(1);
+const REAPER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Stands for a time too far away to be computed.
+const FOR_EVER: Duration = Duration::from_secs(1 << 30);

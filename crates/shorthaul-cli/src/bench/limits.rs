@@ -14,8 +14,9 @@ use super::work::{Consume, Source, warm_byte, warm_bytes, warm_fill};
 /// The **speed limit** in MB/s: one thread on `cpu` that stores into a warm buffer of `bytes` bytes
 /// (or copies into it, from a warm source), by the better kind of store.
 pub(crate) fn speed(cpu: u32, bytes: usize, source: Source, time: Duration) -> Result<f64> {
-    let ([memory, _], warm) = buffers(bytes, source)?;
+    // Before the memory is touched: its pages come from the node where that is done.
     pin_current_thread(cpu).with_context(|| format!("can't pin to CPU {cpu}"))?;
+    let ([memory, _], warm) = buffers(bytes, source)?;
     let mut best: f64 = 0.0;
     for store in [Store::Ordinary, Store::streaming_or_ordinary()] {
         let mut sequence = 0;
@@ -23,7 +24,7 @@ pub(crate) fn speed(cpu: u32, bytes: usize, source: Source, time: Duration) -> R
             sequence += 1;
             match &warm {
                 None => memory.fill(0..bytes, sequence as u8, store),
-                Some(warm) => memory.copy_in(0, &warm[..bytes], store),
+                Some(warm) => warm_fill(&memory, warm, sequence, store),
             }
             Ok(())
         })?;
@@ -43,6 +44,8 @@ pub(crate) fn hand_over(
     consume: Consume,
     time: Duration,
 ) -> Result<f64> {
+    // Where a client's buffer has its pages.
+    pin_current_thread(consumer).with_context(|| format!("can't pin to CPU {consumer}"))?;
     let ([consumers, producers], warm) = buffers(bytes, source)?;
     let flags = Memfd::create_backed("shorthaul-bench-flags", FLAGS_BYTES)?.map()?;
     let mut best: f64 = 0.0;
@@ -58,9 +61,7 @@ pub(crate) fn hand_over(
                 pin_current_thread(producer)?;
                 flags.produce(producers, warm, store)
             });
-            let consumed = pin_current_thread(consumer)
-                .map_err(anyhow::Error::from)
-                .and_then(|()| flags.consume(&consumers, source, consume, time / 2));
+            let consumed = flags.consume(&consumers, source, consume, time / 2);
             flags.stop.store(true, Ordering::Relaxed);
             flags.wake_both();
             let produced = producing.join();

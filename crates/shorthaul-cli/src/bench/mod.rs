@@ -61,7 +61,8 @@ pub(crate) struct RpcArgs {
     #[arg(long, value_delimiter = ',', value_name = "PLACEMENT")]
     placements: Vec<Placement>,
 
-    /// Measure for so long in all, warm-up and start not counted.
+    /// Measure for so long in all, warm-up and start not counted; longer if a few calls by every
+    /// method in every round take longer.
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     seconds: Option<f64>,
 

@@ -66,15 +66,9 @@ pub(crate) struct Payload {
     pub(crate) bytes: usize,
     /// One thread storing into a warm buffer, in MB/s.
     pub(crate) speed_limit: Spread,
-    /// Two threads passing a warm buffer, in MB/s; by the mode, for the CPUs may differ.
-    pub(crate) hand_over_limits: Vec<HandOver>,
+    /// Two threads passing a warm buffer, in MB/s.
+    pub(crate) hand_over_limit: Spread,
     pub(crate) cells: Vec<Cell>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct HandOver {
-    pub(crate) mode: Mode,
-    pub(crate) megabytes_per_second: Spread,
 }
 
 /// One method in one mode.
@@ -108,11 +102,10 @@ impl Threads {
 }
 
 impl Payload {
-    /// The fastest cell of a mode.
-    pub(crate) fn best(&self, mode: Option<Mode>) -> Option<&Cell> {
-        let in_mode = |cell: &&Cell| mode.is_none_or(|mode| cell.mode == mode);
-        let speed = |cell: &&Cell| cell.microseconds_per_call.median;
-        self.cells.iter().filter(in_mode).min_by(|a, b| speed(a).total_cmp(&speed(b)))
+    /// The fastest cell.
+    pub(crate) fn best(&self) -> Option<&Cell> {
+        let time = |cell: &&Cell| cell.microseconds_per_call.median;
+        self.cells.iter().min_by(|a, b| time(a).total_cmp(&time(b)))
     }
 
     pub(crate) fn cell(&self, method: &Method, mode: Mode) -> Option<&Cell> {

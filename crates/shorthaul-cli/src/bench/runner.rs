@@ -10,7 +10,7 @@ use super::limits;
 use super::method::Method;
 use super::plan::Plan;
 use super::progress::Progress;
-use super::report::{Cell, EmptyCall, HandOver, Payload, Section, Threads};
+use super::report::{Cell, EmptyCall, Payload, Section, Threads};
 use super::session::{CellRun, Mode, PingPong, Session, share_of_time};
 use super::stats::Spread;
 
@@ -44,7 +44,7 @@ struct Running {
     empty: Samples<&'static str>,
     /// By payload.
     speed: Samples<usize>,
-    hand_over: Samples<(usize, Mode)>,
+    hand_over: Samples<usize>,
     cells: HashMap<(usize, Mode, &'static str), Vec<CellRun>>,
 }
 
@@ -61,8 +61,7 @@ fn start(plan: &Plan) -> Result<Vec<Running>> {
                 .map(|mode| Ok((mode, Session::start(mode, &assignment, bytes_max)?)))
                 .collect::<Result<_>>()
                 .with_context(|| format!("can't start the processes for {placement}"))?;
-            let ping_pong =
-                PingPong::start(assignment.client.id, Mode::Direct.producer(&assignment))?;
+            let ping_pong = PingPong::start(assignment.client.id, assignment.worker.id)?;
             Ok(Running {
                 placement,
                 assignment,
@@ -96,7 +95,7 @@ impl Running {
     /// Measurements in one round.
     fn steps(&self, plan: &Plan) -> usize {
         let modes = self.sessions.len();
-        1 + modes + plan.payloads.len() * (1 + modes + modes * plan.methods.len())
+        1 + modes + plan.payloads.len() * (2 + modes * plan.methods.len())
     }
 
     /// Measures everything once. `slice` is told what comes, and says how long it may take.
@@ -112,7 +111,7 @@ impl Running {
             // Each round begins elsewhere, so that no method always follows the same one.
             let count = plan.methods.len();
             for index in 0..count {
-                let method = plan.methods[(index + round * STRIDE) % count];
+                let method = plan.methods[(index + round) % count];
                 for (mode, session) in &mut self.sessions {
                     let time = slice(&format!("{} {method}", self.placement));
                     let run = session.run(method, bytes, plan.source, plan.consume, time)?;
@@ -149,13 +148,10 @@ impl Running {
         let what = format!("{} limits", self.placement);
         let speed = limits::speed(self.assignment.worker.id, bytes, plan.source, slice(&what))?;
         self.speed.entry(bytes).or_default().push(speed);
-        for (mode, _) in &self.sessions {
-            let (consumer, producer) = (self.assignment.client.id, mode.producer(&self.assignment));
-            let time = slice(&what);
-            let (source, consume) = (plan.source, plan.consume);
-            let limit = limits::hand_over(consumer, producer, bytes, source, consume, time)?;
-            self.hand_over.entry((bytes, *mode)).or_default().push(limit);
-        }
+        let (consumer, producer) = (self.assignment.client.id, self.assignment.worker.id);
+        let (source, consume) = (plan.source, plan.consume);
+        let limit = limits::hand_over(consumer, producer, bytes, source, consume, slice(&what))?;
+        self.hand_over.entry(bytes).or_default().push(limit);
         Ok(())
     }
 
@@ -185,17 +181,13 @@ impl Running {
     }
 
     fn payload(&self, plan: &Plan, bytes: usize) -> Option<Payload> {
-        let hand_over = |mode| {
-            let spread = Spread::of(self.hand_over.get(&(bytes, mode))?)?;
-            Some(HandOver { mode, megabytes_per_second: spread })
-        };
         let cells = plan.methods.iter().flat_map(|method| {
             Mode::ALL.into_iter().filter_map(move |mode| self.cell(bytes, mode, method))
         });
         Some(Payload {
             bytes,
             speed_limit: Spread::of(self.speed.get(&bytes)?)?,
-            hand_over_limits: Mode::ALL.into_iter().filter_map(hand_over).collect(),
+            hand_over_limit: Spread::of(self.hand_over.get(&bytes)?)?,
             cells: cells.collect(),
         })
     }
@@ -213,7 +205,7 @@ impl Running {
             megabytes_per_second: Spread::of(&speeds)?,
             microseconds_per_call: Spread::of(&times)?,
             of_speed_limit: share(self.speed.get(&bytes)),
-            of_hand_over_limit: share(self.hand_over.get(&(bytes, mode))),
+            of_hand_over_limit: share(self.hand_over.get(&bytes)),
             calls: runs.iter().map(|run| run.calls).sum(),
             mappings_reused: runs.iter().map(|run| run.reused).sum(),
         })
@@ -236,7 +228,5 @@ fn section(plan: &Plan, placement: Placement, running: &[Running]) -> Section {
 const PING_PONG: &str = "ping-pong";
 const WARM_UP: Duration = Duration::from_millis(20);
 const SLICE_MIN: Duration = Duration::from_millis(5);
-/// Prime to the number of methods.
-const STRIDE: usize = 5;
 /// Turns that bare round trips and empty calls take in one round.
 const EMPTY_TURNS: usize = 7;

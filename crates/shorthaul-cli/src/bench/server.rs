@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use rustix::process::{Signal, set_parent_process_death_signal};
-use shorthaul::{Code, InboundCall, Server, ServerOptions, Status, ThreadRole};
+use shorthaul::{Code, InboundCall, Server, ServerOptions, Status, ThreadRole, peer_policy};
 use shorthaul_platform::memory::PrivateMemory;
 use shorthaul_platform::socket::stream_from_stdin;
 use shorthaul_platform::topology::pin_current_thread;
@@ -54,6 +54,8 @@ pub(crate) fn run(args: &ServerArgs) -> Result<()> {
         workers: 1,
         inline_handlers: args.inline_handlers,
         on_thread_start: Some(Arc::new(pin)),
+        // Its only client is its parent, on a socketpair of theirs, whatever user that is.
+        policy: Some(peer_policy(|_| Ok(()))),
         ..ServerOptions::default()
     };
     let warm = warm_source(args.bytes_max)?;

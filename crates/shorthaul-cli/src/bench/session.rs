@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use shorthaul::placement::Assignment;
-use shorthaul::{Buffer, Client, ClientOptions, DirectClient, Reply};
+use shorthaul::{Buffer, Client, ClientOptions, DirectClient, Reply, peer_policy};
 use shorthaul_platform::topology::pin_current_thread;
 
 use super::limits::{megabytes_per_second, repeat};
@@ -35,14 +35,6 @@ impl Mode {
         match self {
             Self::Threads => "threads",
             Self::Direct => "direct",
-        }
-    }
-
-    /// The CPU where the payload is made.
-    pub(crate) fn producer(self, assignment: &Assignment) -> u32 {
-        match self {
-            Self::Threads => assignment.worker.id,
-            Self::Direct => assignment.server_reactor.id,
         }
     }
 }
@@ -76,11 +68,17 @@ pub(crate) struct CellRun {
 impl Session {
     /// Starts the server process and connects to it.
     pub(crate) fn start(mode: Mode, assignment: &Assignment, bytes_max: usize) -> Result<Self> {
+        // In direct mode the reactor does the worker's work, where the worker would: so the payload
+        // crosses what the placement says it crosses.
+        let reactor = match mode {
+            Mode::Threads => &assignment.server_reactor,
+            Mode::Direct => &assignment.worker,
+        };
         let mut arguments = vec![
             "--reactor-cpu".to_owned(),
-            assignment.server_reactor.id.to_string(),
+            reactor.id.to_string(),
             "--worker-cpu".to_owned(),
-            mode.producer(assignment).to_string(),
+            assignment.worker.id.to_string(),
             "--bytes-max".to_owned(),
             bytes_max.to_string(),
         ];
@@ -92,8 +90,12 @@ impl Session {
         let pin = move || {
             pin_current_thread(reactor_cpu).expect("the CPU was usable when the bench was planned");
         };
-        let options =
-            ClientOptions { on_thread_start: Some(Arc::new(pin)), ..ClientOptions::default() };
+        let options = ClientOptions {
+            on_thread_start: Some(Arc::new(pin)),
+            // The server is a child of ours, whatever user that is.
+            policy: Some(peer_policy(|_| Ok(()))),
+            ..ClientOptions::default()
+        };
         let caller = match mode {
             Mode::Threads => Caller::Threads(Client::from_stream(stream, &options)?),
             Mode::Direct => Caller::Direct(DirectClient::from_stream(stream, &options)?),

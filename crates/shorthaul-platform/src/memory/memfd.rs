@@ -41,7 +41,14 @@ impl Memfd {
     pub fn create_backed(name: &str, bytes: usize) -> io::Result<Self> {
         let memfd = Self::create(name, bytes)?;
         if bytes > 0 {
-            fs::fallocate(&memfd.file, FallocateFlags::empty(), 0, bytes as u64)?;
+            // Interrupted by a signal it begins anew; what it has allocated stays.
+            while let Err(error) =
+                fs::fallocate(&memfd.file, FallocateFlags::empty(), 0, bytes as u64)
+            {
+                if error != rustix::io::Errno::INTR {
+                    return Err(error.into());
+                }
+            }
         }
         Ok(memfd)
     }

@@ -5,10 +5,10 @@
 //! has threads has an atomic of that width, and its relaxed load never writes, so that a read-only
 //! mapping will do. The pieces are independent and are not visited in the order of addresses.
 //!
-//! Two threads of one process that race on one range, cut differently, make atomic accesses of
-//! different sizes overlap. CPUs define that (bytes tear), the language does not yet; the callers'
-//! ranges are lent to one side at a time, so only a misbehaving peer, outside of this process and
-//! of the language's reach, can race at all.
+//! Two threads that race on one range, cut differently, make atomic accesses of different sizes
+//! overlap: a peer against this process, or two threads of this process that a hostile client sets
+//! on one part of its region by two calls at a time. CPUs define that (bytes tear); the language
+//! leaves it open. Nothing that is read that way is relied on, and nothing can be torn but payload.
 //!
 //! # References
 //!

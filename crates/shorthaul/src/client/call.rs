@@ -11,6 +11,7 @@ use super::reply::{CallError, Outcome, Reply};
 use crate::error::Error;
 use crate::limits::{Limits, METHOD_BYTES_MAX, PAYLOAD_ALIGNMENT};
 use crate::payload::{MemoryPool, PooledMemory};
+use crate::threads::deadline_after;
 use crate::wire::Place;
 
 /// A way to make calls: a [`Client`](super::Client) or a [`DirectClient`](super::DirectClient).
@@ -173,8 +174,7 @@ impl<'a> Outgoing<'a> {
         };
         let Self { method, request, .. } = self;
         let timeout = self.timeout.unwrap_or(timeout_default);
-        let now = Instant::now();
-        let deadline = now.checked_add(timeout).unwrap_or(now + FOR_EVER);
+        let deadline = deadline_after(timeout);
         Ok(Prepared {
             method,
             request,
@@ -272,5 +272,3 @@ fn fresh(bytes: usize) -> Result<(std::os::fd::OwnedFd, Buffer), Error> {
 
 /// What the memory of buffers is called in /proc/PID/maps.
 pub(crate) const MEMFD_NAME: &str = "shorthaul-buffer";
-/// Stands for a deadline too far away to be computed.
-const FOR_EVER: Duration = Duration::from_secs(1 << 30);

@@ -100,7 +100,8 @@ fn cannot_connect(path: &Path, error: io::Error) -> Error {
 
 /// Checks who the server is, exchanges the hellos.
 pub(crate) fn open<T>(socket: UnixStream, options: &ClientOptions) -> Result<Connected<T>> {
-    let server = socket::peer_credentials(socket.as_fd())
+    let server = socket::prepare(socket.as_fd())
+        .and_then(|()| socket::peer_credentials(socket.as_fd()))
         .map_err(|error| Error::io("the stream handed over is no Unix socket", error))?;
     let policy = options.policy.clone().unwrap_or_else(default_policy);
     policy(&server)

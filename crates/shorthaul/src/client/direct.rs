@@ -17,9 +17,10 @@ use super::notices::{Notice, Notices};
 use super::reply::{CallError, Outcome, outcome};
 use crate::connection::client::{ClientConnection, ClientEvent, OutgoingCall};
 use crate::error::{Error, Result, Status};
-use crate::limits::Limits;
+use crate::limits::{CLIENT_TURN_FRAMES_MAX, Limits};
 use crate::payload::MemoryPool;
 use crate::stream::{self, Flushed, ReceiveError};
+use crate::threads::deadline_after;
 
 /// A connection whose caller does its own socket I/O: two hops per call instead of four. It serves
 /// one caller at a time; for several, see [`DirectPool`](super::DirectPool) or
@@ -137,7 +138,7 @@ impl DirectClient {
         self.ensure_alive()?;
         let region = self.new_id();
         self.connection.register(region, bytes as u64, memfd.into_descriptor());
-        let by = Instant::now() + self.timeout_default;
+        let by = deadline_after(self.timeout_default);
         loop {
             match self.step(by)? {
                 Some(Step::Registered(number, Ok(()))) if number == region => {
@@ -148,8 +149,9 @@ impl DirectClient {
                 }
                 Some(_) => {}
                 None => {
-                    // The answer, should it come, would be taken for that to a later one.
-                    return Err(self.die(Error::ConnectionLost("no answer in time".into())));
+                    // Should it be registered yet, it is not wanted any more.
+                    self.connection.release(region);
+                    return Err(Error::DeadlineExceeded);
                 }
             }
         }
@@ -162,8 +164,7 @@ impl DirectClient {
     /// What ended the connection.
     pub fn poll(&mut self, timeout: Duration) -> Result<()> {
         self.ensure_alive()?;
-        let now = Instant::now();
-        let by = now.checked_add(timeout).unwrap_or(now + self.timeout_default);
+        let by = deadline_after(timeout);
         match self.take_in_until(by) {
             Ok(()) => Ok(()),
             Err(error) => Err(self.die(error)),
@@ -247,11 +248,13 @@ impl DirectClient {
     /// Takes in what is here, without waiting; whether it was an event.
     fn take_in(&mut self) -> Result<bool> {
         let mut something_happened = false;
-        // Ends when the socket is dry; what a server sends without being asked is small.
-        loop {
+        let mut frames = 0;
+        // Ends when the socket is dry, or after a turn: a server may send notices without end.
+        while frames < CLIENT_TURN_FRAMES_MAX {
             while let Some(event) = self.connection.next_event().map_err(broken)? {
                 self.on_event(event)?;
                 something_happened = true;
+                frames += 1;
             }
             self.give_up_released();
             self.flush(Instant::now())?;

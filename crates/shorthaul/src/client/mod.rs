@@ -38,7 +38,7 @@ use crate::error::{Error, Result};
 use crate::inbox::Inbox;
 use crate::limits::Limits;
 use crate::payload::MemoryPool;
-use crate::threads::join_by;
+use crate::threads::{deadline_after, join_by};
 
 /// A connection that many threads can call over at once. A thread of its own does the socket's
 /// work.
@@ -156,12 +156,20 @@ impl Client {
         }
     }
 
-    /// Waits at most `timeout` for a notice from the server.
+    /// Waits at most `timeout` for a notice from the server. None if none came, or the connection
+    /// has ended and every notice was taken.
     pub fn notice(&self, timeout: Duration) -> Option<Notice> {
-        let notices = self.shared.notices();
-        let waited =
-            self.shared.noticed.wait_timeout_while(notices, timeout, |notices| notices.is_empty());
-        waited.unwrap_or_else(PoisonError::into_inner).0.pop()
+        let by = deadline_after(timeout);
+        let mut notices = self.shared.notices();
+        while notices.is_empty() && !self.shared.has_ended() {
+            let left = by.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.shared.noticed.wait_timeout(notices, left);
+            notices = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        notices.pop()
     }
 
     /// Starts a call that can be waited for, or taken back, later.
@@ -293,6 +301,10 @@ impl Shared {
     fn end(&self) -> Error {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         Error::ConnectionLost(ended.clone().unwrap_or_else(|| "it was closed".into()))
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     fn notices(&self) -> MutexGuard<'_, Notices> {

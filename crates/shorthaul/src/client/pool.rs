@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::connect::ClientOptions;
 use super::direct::DirectClient;
 use crate::error::{Error, Result};
+use crate::threads::deadline_after;
 
 /// Hands out direct connections to one server, at most so many at a time; those that died are
 /// replaced. A buffer belongs to the connection that made it: keep them together.
@@ -52,11 +53,12 @@ impl DirectPool {
     /// # Errors
     /// [`Error::LimitReached`] if none came back in time; what [`DirectClient::connect`] says.
     pub fn take(&self, timeout: Duration) -> Result<Lent<'_>> {
-        let by = Instant::now() + timeout;
+        let by = deadline_after(timeout);
         let mut state = self.lock();
         loop {
-            if let Some(client) = state.idle.pop() {
-                if client.is_alive() {
+            if let Some(mut client) = state.idle.pop() {
+                // One that its server has closed meanwhile finds out here.
+                if client.poll(Duration::ZERO).is_ok() {
                     state.lent += 1;
                     return Ok(Lent { client: Some(client), pool: self });
                 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
@@ -21,6 +22,7 @@ use super::slot::Ticket;
 use crate::connection::client::{ClientConnection, ClientEvent, OutgoingCall};
 use crate::error::{Error, Result, Status};
 use crate::inbox::Inbox;
+use crate::limits::CLIENT_TURN_FRAMES_MAX;
 use crate::payload::{MessageBytes, PooledMemory, concat};
 use crate::stream::{self, Flushed, ReceiveError};
 use crate::threads::Reaper;
@@ -91,6 +93,8 @@ pub(super) struct Reactor {
     registrations: Vec<(u64, Registration)>,
     reaper: Option<Reaper>,
     is_readable: bool,
+    /// The turn ended before everything was read.
+    is_busy: bool,
     /// The poll has seen the end of the stream, which it tells once: a short read is not the last.
     is_read_closed: bool,
     waits_for_writing: bool,
@@ -124,24 +128,29 @@ impl Reactor {
             reaper: None,
             // The server may have spoken since the hello.
             is_readable: true,
+            is_busy: false,
             is_read_closed: false,
             waits_for_writing: false,
         };
         let hook = options.on_thread_start.clone();
-        let thread = thread::Builder::new().name("shorthaul-crx".into()).spawn(move || {
-            if let Some(hook) = hook {
-                hook();
-            }
-            reactor.run();
-        })?;
+        let run = move || reactor.run(hook.as_deref());
+        let thread = thread::Builder::new().name("shorthaul-crx".into()).spawn(run)?;
         Ok((shared, thread))
     }
 
-    fn run(mut self) {
-        let end = match self.serve() {
-            Ok(()) => "it was closed by this side".to_owned(),
-            Err(Error::ConnectionLost(reason)) => reason,
-            Err(error) => error.to_string(),
+    fn run(mut self, hook: Option<&(dyn Fn() + Send + Sync)>) {
+        // Whatever happens, who waits must be told.
+        let served = catch_unwind(AssertUnwindSafe(|| {
+            if let Some(hook) = hook {
+                hook();
+            }
+            self.serve()
+        }));
+        let end = match served {
+            Ok(Ok(())) => "it was closed by this side".to_owned(),
+            Ok(Err(Error::ConnectionLost(reason))) => reason,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the client's thread panicked; see its log".to_owned(),
         };
         self.finish(&end);
     }
@@ -203,12 +212,18 @@ impl Reactor {
         self.connection.start(&outgoing, payload, descriptor, token);
     }
 
-    /// Reads until the socket is empty. What a server can send without being asked is small and
-    /// bounded by its calls, so there is no turn to end.
+    /// Reads until the socket is empty, or the turn is over: a server may send notices without end.
     fn read(&mut self, now: Instant) -> Result<()> {
+        self.is_busy = false;
+        let mut frames = 0;
         loop {
             while let Some(event) = self.next_event()? {
                 self.on_event(event)?;
+                frames += 1;
+            }
+            if frames >= CLIENT_TURN_FRAMES_MAX {
+                self.is_busy = true;
+                return Ok(());
             }
             if !self.is_readable {
                 return Ok(());
@@ -291,7 +306,7 @@ impl Reactor {
     }
 
     fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
-        let may_sleep = self.shared.inbox.fall_asleep();
+        let may_sleep = !self.is_busy && self.shared.inbox.fall_asleep();
         let until = |by: Instant| by.saturating_duration_since(Instant::now());
         let timeout =
             if may_sleep { self.connection.deadline().map(until) } else { Some(Duration::ZERO) };
@@ -325,6 +340,9 @@ impl Reactor {
     fn finish(mut self, reason: &str) {
         let lost = || Error::ConnectionLost(reason.to_owned());
         *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
+        // Under the lock that they look under, so that none misses it.
+        drop(self.shared.notices());
+        self.shared.noticed.notify_all();
         for command in self.shared.inbox.close() {
             if let Command::Call(Submission { buffer, ticket, .. }) = command {
                 // Never sent: the buffer is still the caller's.

@@ -29,6 +29,8 @@ pub(super) struct Assembler<D> {
     /// Descriptors that no frame has claimed yet.
     sets: SmallVec<[DescriptorSet<D>; 2]>,
     state: State<D>,
+    /// Descriptors that came with what was refused: closed where the connection is.
+    spoiled: Vec<D>,
     /// The body of the frame whose payload is under way or was just completed.
     body: Vec<u8>,
     /// When the frame that is under way last grew.
@@ -66,6 +68,12 @@ pub(super) enum Claim<D> {
     Lost,
 }
 
+impl<D> Claim<D> {
+    pub(super) fn into_arrived(self) -> Option<D> {
+        if let Self::Arrived(descriptor) = self { Some(descriptor) } else { None }
+    }
+}
+
 impl<D> Assembler<D> {
     pub(super) fn new(limits: Limits, pool: Arc<MemoryPool>) -> Self {
         Self {
@@ -76,6 +84,7 @@ impl<D> Assembler<D> {
             position: 0,
             sets: SmallVec::new(),
             state: State::Header,
+            spoiled: Vec::new(),
             body: Vec::new(),
             grew_at: None,
         }
@@ -106,7 +115,9 @@ impl<D> Assembler<D> {
         } else {
             self.held.end += bytes;
         }
-        self.grew_at = Some(now);
+        if bytes > 0 {
+            self.grew_at = Some(now);
+        }
         let is_too_many = matches!(arrival, Arrival::TooMany(_));
         if !matches!(arrival, Arrival::None) {
             // Kept even if they are too many: they are closed where the connection is.
@@ -124,17 +135,39 @@ impl<D> Assembler<D> {
         if !self.advance()? {
             return self.pause().map(|()| None);
         }
-        match std::mem::replace(&mut self.state, State::Header) {
-            State::Payload { header, claim, memory, .. } => {
-                let frame = Frame::decode(&header, &self.body)?;
-                Ok(Some(Assembled { frame, descriptor: claim, payload: Some(memory) }))
+        let (header, claim, memory) = match std::mem::replace(&mut self.state, State::Header) {
+            State::Payload { header, claim, memory, .. } => (header, claim, Some(memory)),
+            State::Body { header, claim } => (header, claim, None),
+            State::Header => return Ok(None),
+        };
+        let body = if memory.is_some() {
+            &self.body[..]
+        } else {
+            let range = consume(&mut self.held, &mut self.position, frame_bytes(&header));
+            &self.staging[range][HEADER_BYTES..]
+        };
+        match Frame::decode(&header, body) {
+            Ok(frame) => Ok(Some(Assembled { frame, descriptor: claim, payload: memory })),
+            Err(error) => {
+                self.spoiled.extend(claim.and_then(Claim::into_arrived));
+                Err(error.into())
             }
-            State::Body { header, claim } => {
-                let body = self.consume(HEADER_BYTES + header.body_bytes as usize);
-                let frame = Frame::decode(&header, &self.staging[body][HEADER_BYTES..])?;
-                Ok(Some(Assembled { frame, descriptor: claim, payload: None }))
+        }
+    }
+
+    /// Takes out every descriptor that arrived and was not handed on; of use only at the end.
+    pub(super) fn take_descriptors(&mut self, taken: &mut Vec<D>) {
+        taken.append(&mut self.spoiled);
+        for set in self.sets.drain(..) {
+            match set.arrival {
+                Arrival::None => {}
+                Arrival::Some(list) | Arrival::Lost(list) | Arrival::TooMany(list) => {
+                    taken.extend(list);
+                }
             }
-            State::Header => Ok(None),
+        }
+        if let State::Body { claim, .. } | State::Payload { claim, .. } = &mut self.state {
+            taken.extend(claim.take().and_then(Claim::into_arrived));
         }
     }
 
@@ -165,7 +198,7 @@ impl<D> Assembler<D> {
             self.state = State::Body { header, claim };
         }
         if let State::Body { header, .. } = &self.state {
-            if self.held.len() < HEADER_BYTES + header.body_bytes as usize {
+            if self.held.len() < frame_bytes(header) {
                 return Ok(false);
             }
             if header.payload_bytes == 0 {
@@ -192,7 +225,7 @@ impl<D> Assembler<D> {
         let is_claimed = self.sets.first().is_some_and(|set| {
             set.stretch.contains(&first_byte)
                 && match &set.arrival {
-                    Arrival::Lost => true,
+                    Arrival::Lost(_) => true,
                     Arrival::Some(found) => found.len() == announced,
                     Arrival::None | Arrival::TooMany(_) => false,
                 }
@@ -203,7 +236,11 @@ impl<D> Assembler<D> {
         Ok(Some(match self.sets.remove(0).arrival {
             // No frame kind takes more than one descriptor so far.
             Arrival::Some(mut found) => found.pop().map_or(Claim::Lost, Claim::Arrived),
-            _ => Claim::Lost,
+            Arrival::Lost(others) => {
+                self.spoiled.extend(others);
+                Claim::Lost
+            }
+            Arrival::None | Arrival::TooMany(_) => Claim::Lost,
         }))
     }
 
@@ -214,7 +251,7 @@ impl<D> Assembler<D> {
         else {
             return Ok(());
         };
-        let body = self.consume(HEADER_BYTES + header.body_bytes as usize);
+        let body = self.consume(frame_bytes(&header));
         self.body.clear();
         self.body.extend_from_slice(&self.staging[body][HEADER_BYTES..]);
         let bytes = usize::try_from(header.payload_bytes).map_err(|_| Violation::NoMemory)?;
@@ -239,18 +276,14 @@ impl<D> Assembler<D> {
         if self.sets.iter().all(in_order) { Ok(()) } else { Err(Violation::UnclaimedDescriptors) }
     }
 
-    /// Takes `bytes` off the front of what is held; they stay in `staging` until the next read.
     fn consume(&mut self, bytes: usize) -> Range<usize> {
-        let taken = self.held.start..self.held.start + bytes;
-        self.held.start = taken.end;
-        self.position += bytes as u64;
-        taken
+        consume(&mut self.held, &mut self.position, bytes)
     }
 
     /// Makes room for the rest of the frame that is under way, or for a new one.
     fn make_room(&mut self) {
         let wanted = match &self.state {
-            State::Body { header, .. } => HEADER_BYTES + header.body_bytes as usize,
+            State::Body { header, .. } => frame_bytes(header),
             _ => STAGING_BYTES / 2,
         };
         if self.held.is_empty() {
@@ -264,6 +297,19 @@ impl<D> Assembler<D> {
             self.staging.resize(wanted, 0);
         }
     }
+}
+
+/// Takes `bytes` off the front of what is held; they stay in the staging buffer until the next
+/// read.
+fn consume(held: &mut Range<usize>, position: &mut u64, bytes: usize) -> Range<usize> {
+    let taken = held.start..held.start + bytes;
+    held.start = taken.end;
+    *position += bytes as u64;
+    taken
+}
+
+fn frame_bytes(header: &Header) -> usize {
+    HEADER_BYTES + header.body_bytes as usize
 }
 
 #[cfg(test)]

@@ -88,6 +88,7 @@ impl<D, T> ClientConnection<D, T> {
     /// A new connection; its hello waits to be written.
     pub(crate) fn new(limits: Limits, pool: Arc<MemoryPool>, now: Instant) -> Self {
         let mut link = Link::new(limits, pool, now);
+        link.is_patient = true;
         link.push_hello(VERSION);
         let table = Table {
             calls: FxHashMap::default(),

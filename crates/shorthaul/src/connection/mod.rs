@@ -38,8 +38,8 @@ pub(crate) enum Arrival<D> {
     None,
     /// These.
     Some(SmallVec<[D; 4]>),
-    /// Some were sent, but this process is out of descriptors.
-    Lost,
+    /// Some were sent, but this process is out of descriptors; these are the others.
+    Lost(SmallVec<[D; 4]>),
     /// More than a frame may carry; these are some of them.
     TooMany(SmallVec<[D; 4]>),
 }
@@ -51,7 +51,7 @@ pub(crate) enum Violation {
     Wire(#[from] WireError),
     #[error("more descriptors than a frame may carry")]
     TooManyDescriptors,
-    #[error("{announced} descriptors announced, but others came with the frame's first byte")]
+    #[error("not the {announced} descriptors that a frame announces came with its first byte")]
     DescriptorCount { announced: u8 },
     #[error("descriptors came that no frame claims")]
     UnclaimedDescriptors,
@@ -96,6 +96,9 @@ pub(crate) struct Link<D> {
     /// The peer's limits, once its hello is here.
     peer: Option<Limits>,
     hello_by: Instant,
+    /// Whether the peer may take its time to read. A server may: it stops reading while a client
+    /// has too much under way, and the client's calls have deadlines of their own.
+    is_patient: bool,
 }
 
 impl<D> Link<D> {
@@ -106,6 +109,7 @@ impl<D> Link<D> {
             limits,
             peer: None,
             hello_by: now + HANDSHAKE_TIMEOUT,
+            is_patient: false,
         }
     }
 
@@ -174,7 +178,8 @@ impl<D> Link<D> {
     /// When [`Self::check_time`] has something to find.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let hello = (!self.is_open()).then_some(self.hello_by);
-        [hello, self.assembler.deadline(), self.outbox.deadline()].into_iter().flatten().min()
+        let write = self.outbox.deadline().filter(|_| !self.is_patient);
+        [hello, self.assembler.deadline(), write].into_iter().flatten().min()
     }
 
     /// Finds what has taken too long.
@@ -185,7 +190,7 @@ impl<D> Link<D> {
         if self.assembler.deadline().is_some_and(|by| now >= by) {
             return Err(Violation::FrameStalled);
         }
-        if self.outbox.deadline().is_some_and(|by| now >= by) {
+        if !self.is_patient && self.outbox.deadline().is_some_and(|by| now >= by) {
             return Err(Violation::WriteStalled);
         }
         Ok(())

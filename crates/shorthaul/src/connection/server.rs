@@ -4,7 +4,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::{Assembled, Claim, Link, OutFrame, Outbox, Violation};
 use crate::error::{Code, Status};
@@ -26,9 +26,17 @@ struct Table<D, R> {
     limits: Limits,
     /// A hostile client may choose numbers whose hashes collide: then it waits for at most
     /// `calls_max` comparisons, its own.
-    calls: FxHashSet<u64>,
+    calls: FxHashMap<u64, Progress>,
     regions: FxHashMap<u64, (R, u64)>,
     refused: Vec<D>,
+}
+
+/// What a call that is not answered has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Open,
+    /// Its client has taken it back, once or more often.
+    Cancelled,
 }
 
 /// What happened, for the reactor to act on.
@@ -84,7 +92,7 @@ impl<D, R: Clone> ServerConnection<D, R> {
     pub(crate) fn new(limits: Limits, pool: Arc<MemoryPool>, now: Instant) -> Self {
         let table = Table {
             limits,
-            calls: FxHashSet::default(),
+            calls: FxHashMap::default(),
             regions: FxHashMap::default(),
             refused: Vec::new(),
         };
@@ -110,7 +118,10 @@ impl<D, R: Clone> ServerConnection<D, R> {
                     self.link.push_hello(VERSION);
                     None
                 }
-                (_, false) => return Err(Violation::Unexpected("the hello must come first")),
+                (_, false) => {
+                    self.table.refuse(assembled.descriptor);
+                    return Err(Violation::Unexpected("the hello must come first"));
+                }
                 _ => self.table.on_frame(assembled, &mut self.link.outbox, now)?,
             };
             if event.is_some() {
@@ -121,7 +132,7 @@ impl<D, R: Clone> ServerConnection<D, R> {
 
     /// Answers a call; one that is not open (the connection was told of its end) is passed over.
     pub(crate) fn answer(&mut self, call: u64, answer: Answer) {
-        if self.table.calls.remove(&call) {
+        if self.table.calls.remove(&call).is_some() {
             push_answer(&mut self.link.outbox, call, answer);
         }
     }
@@ -136,6 +147,13 @@ impl<D, R: Clone> ServerConnection<D, R> {
     pub(crate) fn region_refused(&mut self, region: u64, status: &Status) {
         let Status { code, message, .. } = status;
         self.link.push(Frame::Registered { region, code: *code, message });
+    }
+
+    /// Takes out every descriptor that the client has sent and nobody has taken.
+    pub(crate) fn take_descriptors(&mut self) -> Vec<D> {
+        let mut taken = std::mem::take(&mut self.table.refused);
+        self.link.assembler.take_descriptors(&mut taken);
+        taken
     }
 
     /// The regions that are registered.
@@ -176,9 +194,12 @@ impl<D, R: Clone> Table<D, R> {
                 Ok(released.map(|(handle, _)| ServerEvent::Released(handle)))
             }
             Frame::Cancel { call } => {
-                // A cancel that crosses its call's answer is in order, and has nothing to do.
-                let is_open = self.calls.contains(&call);
-                Ok(is_open.then_some(ServerEvent::Cancel { call }))
+                // One that crosses its call's answer, or comes again, has nothing to do.
+                let progress = self.calls.get_mut(&call).filter(|p| **p == Progress::Open);
+                Ok(progress.map(|progress| {
+                    *progress = Progress::Cancelled;
+                    ServerEvent::Cancel { call }
+                }))
             }
             Frame::Goodbye { .. } => Ok(Some(ServerEvent::Goodbye)),
             _ => Err(Violation::Unexpected("only a server sends it")),
@@ -193,7 +214,8 @@ impl<D, R: Clone> Table<D, R> {
         outbox: &mut Outbox<D>,
         now: Instant,
     ) -> Result<Option<ServerEvent<D, R>>, Violation> {
-        if self.calls.contains(&call.call) {
+        if self.calls.contains_key(&call.call) {
+            self.refuse(descriptor);
             return Err(Violation::Unexpected("a call with the id of one that is open"));
         }
         let target = match self.target(call, descriptor) {
@@ -203,7 +225,7 @@ impl<D, R: Clone> Table<D, R> {
                 return Ok(None);
             }
         };
-        self.calls.insert(call.call);
+        self.calls.insert(call.call, Progress::Open);
         let text = concat(&[call.method.as_bytes(), call.request]);
         let remaining = Duration::from_nanos(call.remaining_ns);
         let deadline = (call.remaining_ns > 0).then(|| now.checked_add(remaining)).flatten();
@@ -234,12 +256,15 @@ impl<D, R: Clone> Table<D, R> {
             }
             (Ok(_), Some(Claim::Lost)) => Err(no_descriptor_arrived()),
             (Err(status), descriptor) => {
-                if let Some(Claim::Arrived(descriptor)) = descriptor {
-                    self.refused.push(descriptor);
-                }
+                self.refuse(descriptor);
                 Err(status)
             }
         }
+    }
+
+    /// Keeps a descriptor to be closed where that may take its time.
+    fn refuse(&mut self, descriptor: Option<Claim<D>>) {
+        self.refused.extend(descriptor.and_then(Claim::into_arrived));
     }
 
     fn admit(&self, call: &Call<'_>) -> Result<(), Status> {
@@ -310,6 +335,7 @@ impl<D, R: Clone> Table<D, R> {
     ) -> Result<Option<ServerEvent<D, R>>, Violation> {
         let count = self.regions.len();
         if let Entry::Occupied(_) = self.regions.entry(region) {
+            self.refuse(descriptor);
             return Err(Violation::Unexpected("a region is registered twice"));
         }
         let Limits { regions_max, region_bytes_max, .. } = self.limits;
@@ -340,15 +366,17 @@ impl<D, R: Clone> Table<D, R> {
 }
 
 impl Answer {
-    /// An answer that is no success.
-    pub(crate) fn failure(status: Status) -> Self {
-        Self {
-            payload_bytes: status.bytes_needed.unwrap_or(0),
-            status: Some(status),
-            lane: LaneNumber::None,
-            response: MessageBytes::new(),
-            payload: None,
+    /// An answer that is no success, whatever the handler has put into it.
+    pub(crate) fn failure(mut status: Status) -> Self {
+        match status.code {
+            Code::Ok => status.code = Code::Internal,
+            Code::OutOfRange => {}
+            _ => status.bytes_needed = None,
         }
+        let payload_bytes =
+            status.bytes_needed.filter(|_| status.code == Code::OutOfRange).unwrap_or(0);
+        let (lane, response, payload) = (LaneNumber::None, MessageBytes::new(), None);
+        Self { status: Some(status), lane, payload_bytes, response, payload }
     }
 }
 

@@ -10,7 +10,8 @@ use smallvec::SmallVec;
 use super::outgoing::{FillPolicy, Out, PayloadOut, Sink, Target};
 use super::peer::{Completion, Peer, Spent};
 use super::queue::Queued;
-use super::region::Region;
+use super::region::{Account, Region};
+use super::shared::Shared;
 use crate::connection::server::{Answer, IncomingCall, IncomingTarget};
 use crate::error::{Code, Status};
 use crate::limits::MESSAGE_BYTES_CAP;
@@ -58,6 +59,7 @@ enum State {
 /// The parts of a call that is not answered yet.
 pub(crate) struct Open {
     peer: Peer,
+    shared: Arc<Shared>,
     call: u64,
     deadline: Option<Instant>,
     text: MessageBytes,
@@ -77,6 +79,8 @@ impl InboundCall {
         incoming: IncomingCall<std::os::fd::OwnedFd, Arc<Region>>,
         mapping: impl FnOnce(&Region) -> Option<Arc<SharedMapping>>,
         peer: Peer,
+        account: &Arc<Account>,
+        shared: Arc<Shared>,
     ) -> Self {
         let IncomingCall { call, deadline, text, method_bytes, target, payload } = incoming;
         let target = match target {
@@ -91,25 +95,26 @@ impl InboundCall {
                 Target::Region { region, offset, bytes, kept, is_registered: true }
             }
             IncomingTarget::OneShot { descriptor, bytes } => {
-                match Region::accept(descriptor, bytes, peer.account()) {
+                match Region::accept(descriptor, bytes, account) {
                     Ok(region) => {
                         // A mapping is looked for here too, and never found: the region is new.
                         let kept = mapping(&region);
                         Target::one_shot(region, kept, bytes)
                     }
-                    Err((status, descriptor)) => {
-                        peer.shared().undertaker.bury(descriptor);
-                        Target::Refused(status)
+                    Err(rejected) => {
+                        shared.undertaker.bury(rejected.remains);
+                        Target::Refused(rejected.status)
                     }
                 }
             }
         };
-        let on_reactor = peer.shared().config.inline_handlers;
+        let on_reactor = shared.config.inline_handlers;
         let out = None;
         let charged_bytes = 0;
         Self {
             state: State::Open(Open {
                 peer,
+                shared,
                 call,
                 deadline,
                 text,
@@ -173,7 +178,7 @@ impl InboundCall {
     /// memory was refused; RESOURCE_EXHAUSTED if memory can't be mapped or had. Return it by `?`:
     /// it is what the caller should get.
     pub fn payload(&mut self, bytes: usize) -> Result<PayloadOut<'_>, Status> {
-        let policy = self.open().map(|open| open.peer.shared().config.fill);
+        let policy = self.open().map(|open| open.shared.config.fill);
         self.payload_with(bytes, policy.unwrap_or_default())
     }
 
@@ -189,7 +194,7 @@ impl InboundCall {
         let open = self.open_mut().ok_or_else(answered_already)?;
         // What an earlier payload held is given back first.
         open.out = None;
-        let shared = open.peer.shared();
+        let shared = &*open.shared;
         let out = open.out.insert(Out::begin(&open.target, bytes, policy, shared)?);
         Ok(PayloadOut { out, target: &open.target, shared })
     }
@@ -200,7 +205,7 @@ impl InboundCall {
     /// FAILED_PRECONDITION if it is answered already; OUT_OF_RANGE if the response is larger than a
     /// message may be, and the call is still open.
     pub fn reply(&mut self, response: &[u8]) -> Result<(), Status> {
-        let bytes_max = self.open().map_or(0, |open| open.peer.message_bytes_max());
+        let bytes_max = self.open().ok_or_else(answered_already)?.peer.message_bytes_max();
         if response.len() > bytes_max.min(MESSAGE_BYTES_CAP as usize) {
             return Err(Status::new(
                 Code::OutOfRange,

@@ -10,6 +10,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use super::peer::Peer;
+use super::region::Membership;
 use super::region::Region;
 use crate::connection::Violation;
 use crate::connection::server::{ServerConnection, ServerEvent};
@@ -28,6 +29,8 @@ pub(super) struct Driver {
     socket: UnixStream,
     pub(super) connection: Connection,
     pub(super) peer: Peer,
+    /// Its place in its user's account.
+    pub(super) membership: Membership,
     /// The socket may have something to read.
     is_readable: bool,
     /// The poll has seen the end of the stream, which it tells once: a short read is not the last.
@@ -76,11 +79,17 @@ impl From<Violation> for End {
 }
 
 impl Driver {
-    pub(super) fn new(socket: UnixStream, connection: Connection, peer: Peer) -> Self {
+    pub(super) fn new(
+        socket: UnixStream,
+        connection: Connection,
+        peer: Peer,
+        membership: Membership,
+    ) -> Self {
         Self {
             socket,
             connection,
             peer,
+            membership,
             // Whether something is there is found out by reading.
             is_readable: true,
             is_read_closed: false,
@@ -216,6 +225,10 @@ impl Driver {
             Err(stream::ReceiveError::Violation(violation)) => return Err(violation.into()),
         };
         self.is_half_closed = read.bytes == 0;
+        if self.is_half_closed {
+            // Nothing grows any more, and nobody is late: answers may take as long as they do.
+            self.connection.link.pause_reading();
+        }
         self.is_readable = !read.is_drained || self.is_read_closed;
         self.turn.bytes = self.turn.bytes.saturating_sub(read.bytes);
         Ok(read.bytes > 0)
@@ -243,15 +256,10 @@ mod tests {
     use mio::Poll;
     use shorthaul_platform::socket::peer_credentials;
 
-    use super::super::call::InboundCall;
-    use super::super::outgoing::FillPolicy;
     use super::super::region::Accounts;
-    use super::super::shared::{Config, Shared};
     use super::*;
     use crate::inbox::Inbox;
     use crate::limits::{FRAME_STALL_TIMEOUT, Limits, UserLimits};
-    use crate::threads::Reaper;
-    use crate::trust::default_policy;
     use crate::wire::{Call, Frame, Hello, Place, VERSION};
 
     const CALL: Frame<'static> = Frame::Call(Call {
@@ -276,26 +284,11 @@ mod tests {
             let inbox = Arc::new(Inbox::new(poll.registry(), Token(0)).unwrap());
             let accounts = Accounts::new(UserLimits::default());
             let membership = accounts.join(1).unwrap();
-            let config = Config {
-                kept_mappings_max: 8,
-                limits: Limits::default(),
-                fill: FillPolicy::default(),
-                inline_handlers: false,
-                may_map_peers: true,
-                policy: default_policy(),
-            };
-            let service = Box::new(|call: &mut InboundCall| call.reply(b""));
-            let shared = Shared::new(
-                config,
-                accounts,
-                service,
-                [(); 2].map(|()| Reaper::start("test").unwrap()),
-            );
             let (socket, client) = UnixStream::pair().unwrap();
             let credentials = peer_credentials(socket.as_fd()).unwrap();
-            let peer = Peer::new(credentials, membership, Arc::new(shared), inbox);
+            let peer = Peer::new(1, credentials, inbox);
             let connection = ServerConnection::new(Limits::default(), Arc::default(), now);
-            let driver = Driver::new(socket, connection, peer);
+            let driver = Driver::new(socket, connection, peer, membership);
             driver.register(poll.registry()).unwrap();
             let mut bench = Self { driver, client, poll, now };
             let hello = Frame::Hello(Hello {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use shorthaul_platform::socket;
 
@@ -31,13 +31,14 @@ struct SocketFile {
     identity: (u64, u64),
     owner: u32,
     /// Held for as long as the server lives: who can lock it knows that no server lives.
-    lock: LockFile,
+    _lock: LockFile,
 }
 
 /// A locked file beside a socket.
 #[derive(Debug)]
 struct LockFile {
     path: PathBuf,
+    owner: u32,
     _file: File,
 }
 
@@ -57,7 +58,7 @@ impl Listener {
             path: path.to_owned(),
             identity: identity(&metadata),
             owner: std::process::id(),
-            lock,
+            _lock: lock,
         };
         Ok(Self { socket, _file: Some(file) })
     }
@@ -111,8 +112,15 @@ impl Drop for SocketFile {
         if found.is_ok_and(|found| identity(&found) == self.identity) {
             fs::remove_file(&self.path).ok();
         }
-        // Before the lock is given up: see `lock_beside`.
-        fs::remove_file(&self.lock.path).ok();
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        if self.owner == std::process::id() {
+            // Before the lock is given up: see `lock_beside`.
+            fs::remove_file(&self.path).ok();
+        }
     }
 }
 
@@ -129,7 +137,7 @@ fn lock_beside(path: &Path) -> Result<LockFile> {
             .create(true)
             .truncate(false)
             .mode(0o600)
-            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
             .open(&lock_path)
             .map_err(trouble)?;
         match file.try_lock() {
@@ -139,7 +147,7 @@ fn lock_beside(path: &Path) -> Result<LockFile> {
         }
         let locked = identity(&file.metadata().map_err(trouble)?);
         if fs::symlink_metadata(&lock_path).is_ok_and(|named| identity(&named) == locked) {
-            return Ok(LockFile { path: lock_path, _file: file });
+            return Ok(LockFile { path: lock_path, owner: std::process::id(), _file: file });
         }
     }
     Err(in_use(path))

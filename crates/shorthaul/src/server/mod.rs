@@ -31,7 +31,7 @@ use self::shared::{Config, Shared};
 use crate::error::{Error, Result};
 use crate::inbox::Inbox;
 use crate::limits::{KEPT_MAPPINGS_MAX, Limits, MESSAGE_BYTES_CAP, UserLimits};
-use crate::threads::{Reaper, join_by};
+use crate::threads::{Reaper, deadline_after, join_by};
 use crate::trust::{PeerPolicy, default_policy, peers_can_be_mapped};
 
 /// How a server is to be.
@@ -219,19 +219,22 @@ impl RunningServer {
         self.shut_down(drain)
     }
 
+    /// Waits until a reactor ends, which none does by itself; dropping `self` stops the others.
     fn wait(&mut self) -> Result<()> {
-        for reactor in self.reactors.drain(..) {
-            match reactor.join() {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => return Err(Error::io("a reactor failed", error)),
-                Err(_) => return Err(Error::Misuse("a reactor panicked: this is a bug".into())),
+        let ended = loop {
+            match self.reactors.iter().position(JoinHandle::is_finished) {
+                Some(index) => break self.reactors.swap_remove(index),
+                None => thread::sleep(LOOK_AGAIN),
             }
+        };
+        match ended.join() {
+            Ok(ended) => ended.map_err(|error| Error::io("a reactor failed", error)),
+            Err(_) => Err(Error::Misuse("a reactor panicked; see the server's log".into())),
         }
-        Ok(())
     }
 
     fn shut_down(&mut self, drain: Duration) -> bool {
-        let by = Instant::now() + drain;
+        let by = deadline_after(drain);
         for inbox in &self.inboxes {
             // One that has ended needs not be stopped.
             inbox.push(Command::Stop { by }).ok();
@@ -244,9 +247,7 @@ impl RunningServer {
 
 impl Drop for RunningServer {
     fn drop(&mut self) {
-        if !self.reactors.is_empty() {
-            self.shut_down(DROP_DRAIN);
-        }
+        self.shut_down(DROP_DRAIN);
     }
 }
 
@@ -333,4 +334,5 @@ impl fmt::Debug for ServerOptions {
 }
 
 const DROP_DRAIN: Duration = Duration::from_secs(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(1);

@@ -7,14 +7,14 @@ use shorthaul_platform::memory::SharedMapping;
 use shorthaul_platform::socket::Credentials;
 
 use super::outgoing::Target;
-use super::region::{Account, Membership};
-use super::shared::Shared;
+use super::region::Membership;
 use crate::connection::server::Answer;
 use crate::inbox::Inbox;
 use crate::limits::{Limits, NOTICE_BYTES_MAX};
 use crate::payload::{MessageBytes, PooledMemory};
 
-/// The client that a call came from. Cheap to clone; outlives the call.
+/// The client that a call came from. Cheap to clone; outlives the call, and keeps nothing of the
+/// server alive or occupied.
 #[derive(Clone, Debug)]
 pub struct Peer {
     inner: Arc<PeerInner>,
@@ -24,8 +24,6 @@ pub struct Peer {
 struct PeerInner {
     key: u64,
     credentials: Credentials,
-    membership: Membership,
-    shared: Arc<Shared>,
     inbox: Arc<Inbox<Command>>,
     limits: OnceLock<Limits>,
     is_closed: AtomicBool,
@@ -38,7 +36,7 @@ struct PeerInner {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "completions are what there is most of")]
 pub(crate) enum Command {
-    Adopt(std::os::unix::net::UnixStream, Peer),
+    Adopt(std::os::unix::net::UnixStream, Peer, Membership),
     Complete(Completion),
     Notify {
         connection: u64,
@@ -78,17 +76,10 @@ pub(crate) struct Spent {
 }
 
 impl Peer {
-    pub(crate) fn new(
-        credentials: Credentials,
-        membership: Membership,
-        shared: Arc<Shared>,
-        inbox: Arc<Inbox<Command>>,
-    ) -> Self {
+    pub(crate) fn new(key: u64, credentials: Credentials, inbox: Arc<Inbox<Command>>) -> Self {
         let inner = PeerInner {
-            key: shared.new_key(),
+            key,
             credentials,
-            membership,
-            shared,
             inbox,
             limits: OnceLock::new(),
             is_closed: AtomicBool::new(false),
@@ -121,14 +112,6 @@ impl Peer {
 
     pub(crate) fn key(&self) -> u64 {
         self.inner.key
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.inner.shared
-    }
-
-    pub(crate) fn account(&self) -> &Arc<Account> {
-        self.inner.membership.account()
     }
 
     pub(crate) fn complete(&self, completion: Completion) {

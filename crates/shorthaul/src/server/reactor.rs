@@ -18,13 +18,14 @@ use super::call::InboundCall;
 use super::driver::{Driver, End, Event};
 use super::listener::Listener;
 use super::peer::{Command, Completion, Peer, Spent};
-use super::region::{MappingCache, Region};
+use super::region::{MappingCache, Membership, Region};
 use super::shared::Shared;
 use super::workers;
 use crate::connection::server::ServerConnection;
 use crate::error::{Code, Status};
 use crate::inbox::Inbox;
 use crate::limits::{ACCEPT_REST, CONNECTIONS_MAX};
+use crate::threads::Reaper;
 use crate::wire::Frame;
 
 /// One reactor of a server.
@@ -95,21 +96,18 @@ impl Reactor {
             let now = Instant::now();
             self.obey_all(now);
             self.accept(now);
-            self.take_turns(now);
+            self.take_turns();
             self.spent.clear();
             self.expire(now);
             // Looked at before each sleep: what ended the last connection may wake nobody.
             if self.is_finished() {
-                break;
+                return Ok(());
             }
             self.sleep(&mut events)?;
             for event in &events {
                 self.on_ready(event);
             }
         }
-        // Answers of handlers that are still running have nowhere to go any more.
-        drop(self.inbox.close());
-        Ok(())
     }
 
     fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
@@ -166,12 +164,13 @@ impl Reactor {
         }
     }
 
-    fn take_turns(&mut self, now: Instant) {
+    fn take_turns(&mut self) {
         for _ in 0..self.run_queue.len() {
             let Some(key) = self.run_queue.pop_front() else {
                 break;
             };
-            if let Err(end) = self.turn(key, now) {
+            // Asked anew for each: deadlines of calls count from when they are read.
+            if let Err(end) = self.turn(key, Instant::now()) {
                 self.end(key, end);
             }
         }
@@ -218,7 +217,13 @@ impl Reactor {
                 driver.peer.learn(driver.connection.link.peer_limits());
                 let mappings = &mut self.mappings;
                 let kept = |region: &Region| mappings.get(region);
-                let mut call = InboundCall::new(incoming, kept, driver.peer.clone());
+                let mut call = InboundCall::new(
+                    incoming,
+                    kept,
+                    driver.peer.clone(),
+                    driver.membership.account(),
+                    Arc::clone(&self.shared),
+                );
                 self.shared.stats.calls.add(1);
                 if self.shared.config.inline_handlers {
                     workers::carry_out(&mut call, &self.shared);
@@ -231,7 +236,7 @@ impl Reactor {
                 }
             }
             Event::Register { region, bytes, descriptor } => {
-                register(driver, region, bytes, descriptor);
+                register(driver, region, bytes, descriptor, &self.shared.undertaker);
             }
             Event::Released(region) => {
                 let mapping = self.mappings.forget(&region);
@@ -270,7 +275,7 @@ impl Reactor {
 
     fn obey(&mut self, command: Command, now: Instant) {
         match command {
-            Command::Adopt(socket, peer) => self.adopt(socket, peer, now),
+            Command::Adopt(socket, peer, membership) => self.adopt(socket, peer, membership, now),
             Command::Complete(completion) => self.complete(completion),
             Command::Notify { connection, topic, data } => {
                 if let Some(driver) = self.drivers.get_mut(&connection)
@@ -283,11 +288,11 @@ impl Reactor {
         }
     }
 
-    fn adopt(&mut self, socket: UnixStream, peer: Peer, now: Instant) {
+    fn adopt(&mut self, socket: UnixStream, peer: Peer, membership: Membership, now: Instant) {
         let key = peer.key();
         let pool = Arc::clone(&self.shared.pool);
         let connection = ServerConnection::new(self.shared.config.limits, pool, now);
-        let driver = Driver::new(socket, connection, peer);
+        let driver = Driver::new(socket, connection, peer, membership);
         if self.stop_by.is_some() || driver.register(self.poll.registry()).is_err() {
             self.shared.connections.fetch_sub(1, Ordering::Relaxed);
             return;
@@ -384,6 +389,10 @@ impl Reactor {
         let waiting = self.shared.queue.forget(key);
         let mappings: Vec<_> =
             driver.connection.regions().filter_map(|region| self.mappings.forget(region)).collect();
+        let strangers = driver.connection.take_descriptors();
+        if !strangers.is_empty() {
+            self.shared.undertaker.bury(strangers);
+        }
         self.shared.reaper.bury((waiting, mappings, driver));
     }
 
@@ -426,6 +435,15 @@ impl Reactor {
     }
 }
 
+impl Drop for Reactor {
+    fn drop(&mut self) {
+        // However it ended: answers of handlers that still run have nowhere to go any more, and who
+        // is handed to it is let go of.
+        drop(self.inbox.close());
+        self.shared.connections.fetch_sub(self.drivers.len(), Ordering::Relaxed);
+    }
+}
+
 impl Acceptor {
     pub(super) fn new(listener: Listener, reactors: Vec<Arc<Inbox<Command>>>) -> Self {
         Self { listener, reactors, next: 0, is_ready: true, rests_until: None }
@@ -457,12 +475,13 @@ impl Acceptor {
 
 /// Lets a connection in, or tells it why not.
 pub(super) fn admit(socket: UnixStream, shared: &Arc<Shared>, inbox: &Arc<Inbox<Command>>) {
-    let admitted = socket::peer_credentials(socket.as_fd())
+    let admitted = socket::prepare(socket.as_fd())
+        .and_then(|()| socket::peer_credentials(socket.as_fd()))
         .map_err(|error| Status::new(Code::Unauthenticated, error.to_string()))
         .and_then(|credentials| welcome(credentials, shared, inbox));
     match admitted {
-        Ok(peer) => {
-            if inbox.push(Command::Adopt(socket, peer)).is_err() {
+        Ok((peer, membership)) => {
+            if inbox.push(Command::Adopt(socket, peer, membership)).is_err() {
                 shared.connections.fetch_sub(1, Ordering::Relaxed);
             }
         }
@@ -478,7 +497,7 @@ fn welcome(
     credentials: Credentials,
     shared: &Arc<Shared>,
     inbox: &Arc<Inbox<Command>>,
-) -> Result<Peer, Status> {
+) -> Result<(Peer, Membership), Status> {
     (shared.config.policy)(&credentials)
         .map_err(|reason| Status::new(Code::PermissionDenied, reason))?;
     let membership = shared.accounts.join(credentials.uid)?;
@@ -487,15 +506,22 @@ fn welcome(
         let message = format!("the server has {CONNECTIONS_MAX} connections already");
         return Err(Status::new(Code::ResourceExhausted, message));
     }
-    Ok(Peer::new(credentials, membership, Arc::clone(shared), Arc::clone(inbox)))
+    let peer = Peer::new(shared.new_key(), credentials, Arc::clone(inbox));
+    Ok((peer, membership))
 }
 
-fn register(driver: &mut Driver, region: u64, bytes: u64, descriptor: OwnedFd) {
-    match Region::accept(descriptor, bytes, driver.peer.account()) {
+fn register(
+    driver: &mut Driver,
+    region: u64,
+    bytes: u64,
+    descriptor: OwnedFd,
+    undertaker: &Reaper,
+) {
+    match Region::accept(descriptor, bytes, driver.membership.account()) {
         Ok(accepted) => driver.connection.region_accepted(region, Arc::new(accepted), bytes),
-        Err((status, descriptor)) => {
-            driver.connection.region_refused(region, &status);
-            driver.peer.shared().undertaker.bury(descriptor);
+        Err(rejected) => {
+            driver.connection.region_refused(region, &rejected.status);
+            undertaker.bury(rejected.remains);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lru::LruCache;
-use shorthaul_platform::memory::{PeerMemfd, Refusal, SharedMapping};
+use shorthaul_platform::memory::{PeerMemfd, Refusal, Refused, SharedMapping};
 
 use crate::error::{Code, Status};
 use crate::limits::UserLimits;
@@ -30,14 +30,19 @@ impl Region {
         descriptor: OwnedFd,
         bytes: u64,
         account: &Arc<Account>,
-    ) -> Result<Self, (Status, OwnedFd)> {
+    ) -> Result<Self, Rejected> {
         static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
         let share = match account.take_region(bytes) {
             Ok(share) => share,
-            Err(status) => return Err((status, descriptor)),
+            Err(status) => return Err(Rejected { status, remains: (descriptor, None) }),
         };
-        let file = PeerMemfd::parse(descriptor, bytes)
-            .map_err(|refused| (refused.refusal.into(), refused.descriptor))?;
+        let file = match PeerMemfd::parse(descriptor, bytes) {
+            Ok(file) => file,
+            Err(Refused { refusal, descriptor }) => {
+                let remains = (descriptor, Some(share));
+                return Err(Rejected { status: refusal.into(), remains });
+            }
+        };
         let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
         Ok(Self { key, file, _share: share })
     }
@@ -51,6 +56,14 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         Self::new(Code::InvalidArgument, refusal.to_string())
     }
+}
+
+/// A descriptor that was not taken.
+#[derive(Debug)]
+pub(crate) struct Rejected {
+    pub(crate) status: Status,
+    /// What is to be closed where that may take its time. Until then its user is charged for it.
+    pub(crate) remains: (OwnedFd, Option<Share>),
 }
 
 /// The mappings that one reactor keeps, least recently used out first. A mapping that was pushed
@@ -110,7 +123,7 @@ pub(crate) struct Membership {
 
 /// A region's part of its user's account.
 #[derive(Debug)]
-struct Share {
+pub(crate) struct Share {
     account: Arc<Account>,
     bytes: u64,
 }
@@ -225,7 +238,8 @@ mod tests {
 
     fn region(membership: &Membership, bytes: usize) -> Result<Region, Status> {
         let descriptor = Memfd::create("test", bytes).unwrap().into_descriptor();
-        Region::accept(descriptor, bytes as u64, membership.account()).map_err(|(status, _)| status)
+        Region::accept(descriptor, bytes as u64, membership.account())
+            .map_err(|rejected| rejected.status)
     }
 
     #[test]

@@ -29,8 +29,8 @@ pub(super) fn bind_and_tell(path: &Path) {
 
 fn assert_in_use(path: &Path) {
     let error = Server::bind(path).unwrap_err();
-    let Error::Io { source, .. } = &error else { panic!("{error}") };
-    assert_eq!(source.kind(), io::ErrorKind::AddrInUse);
+    let Error::Io { cause, .. } = &error else { panic!("{error}") };
+    assert_eq!(cause.kind(), io::ErrorKind::AddrInUse);
     assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
 }
 

@@ -70,17 +70,9 @@ fn write_empty_call(output: &mut impl Write, empty: &EmptyCall) -> io::Result<()
 }
 
 fn write_limits(output: &mut impl Write, payload: &Payload) -> io::Result<()> {
-    write!(
-        output,
-        "Payload {} · speed limit {}",
-        format_bytes(payload.bytes),
-        gigabytes(&payload.speed_limit)
-    )?;
-    for limit in &payload.hand_over_limits {
-        let (mode, limit) = (limit.mode.name(), gigabytes(&limit.megabytes_per_second));
-        write!(output, " · hand-over limit ({mode}) {limit}")?;
-    }
-    writeln!(output)
+    let (bytes, speed) = (format_bytes(payload.bytes), gigabytes(&payload.speed_limit));
+    let hand_over = gigabytes(&payload.hand_over_limit);
+    writeln!(output, "Payload {bytes} · speed limit {speed} · hand-over limit {hand_over}")
 }
 
 fn table(payload: &Payload, threads: &Threads) -> Table {
@@ -125,7 +117,7 @@ fn row(cell: &Cell, threads: &Threads) -> [String; 10] {
         cell.method.to_owned(),
         threads.client.place.clone(),
         unless_direct(&threads.client_reactor.place),
-        threads.server_reactor.place.clone(),
+        if is_direct { &threads.worker.place } else { &threads.server_reactor.place }.clone(),
         unless_direct(&threads.worker.place),
         format!("{median:.1}"),
         format!("({min:.0}–{max:.0})"),
@@ -147,7 +139,7 @@ fn gigabytes(spread: &Spread) -> String {
 /// What this bench adds to the original's legend.
 const MODES: &str = "\
 A row with - for c-rx and worker is in direct mode: the client's thread does its own
-socket I/O, and the server's reactor runs the handler.
+socket I/O, and the server's reactor runs the handler, on the CPU that is the worker's.
 Speed limit: one thread on the worker's CPU storing into a warm buffer of that size.
 Hand-over limit: two threads passing one warm buffer by a spinning flag (by a futex
 where both share a CPU), with the same reading and no RPC: what the placement allows.

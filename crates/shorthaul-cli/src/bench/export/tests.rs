@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{json, seed, table};
 use crate::bench::machine::Machine;
-use crate::bench::report::{Cell, EmptyCall, HandOver, Payload, Report, Section, Thread, Threads};
+use crate::bench::report::{Cell, EmptyCall, Payload, Report, Section, Thread, Threads};
 use crate::bench::session::Mode;
 use crate::bench::stats::Spread;
 use crate::bench::work::{Consume, Source};
@@ -78,9 +78,7 @@ fn section() -> Section {
         payloads: vec![Payload {
             bytes: 1 << 20,
             speed_limit: around(50_000.0),
-            hand_over_limits: Mode::ALL
-                .map(|mode| HandOver { mode, megabytes_per_second: around(40_000.0) })
-                .to_vec(),
+            hand_over_limit: around(40_000.0),
             cells: Mode::ALL.into_iter().flat_map(cells).collect(),
         }],
     }

@@ -17,7 +17,7 @@ pub(super) fn sentences(report: &Report) -> Vec<String> {
 }
 
 fn sentence(section: &Section, payload: &Payload) -> Option<String> {
-    let best = payload.best(None)?;
+    let best = payload.best()?;
     let method: Method = best.method.parse().ok()?;
     let mut sentence = format!(
         "{}, {}: {} ({}) wins with {:.1} MB/s",

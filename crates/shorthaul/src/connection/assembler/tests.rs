@@ -323,14 +323,14 @@ fn fewer_or_more_descriptors_than_announced_are_refused() {
 #[test]
 fn a_lost_descriptor_is_missing_in_its_own_frame_alone() {
     let mut wire = Wire::new();
-    let (seen, violation) = wire.read(&register(1), Arrival::Lost);
+    let (seen, violation) = wire.read(&register(1), Arrival::Lost(SmallVec::new()));
     assert_eq!(violation, None);
     assert!(seen[0].is_lost && seen[0].descriptor.is_none());
     let arrival = wire.some(1);
     let (seen, violation) = wire.read(&register(2), arrival);
     assert_eq!(violation, None);
     assert!(!seen[0].is_lost && seen[0].descriptor.is_some());
-    let (_, violation) = wire.read(&cancel(3), Arrival::Lost);
+    let (_, violation) = wire.read(&cancel(3), Arrival::Lost(SmallVec::new()));
     assert_eq!(violation, Some(Violation::UnclaimedDescriptors));
 }
 

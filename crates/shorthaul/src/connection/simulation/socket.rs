@@ -123,7 +123,7 @@ impl Wire {
         self.held_bytes -= filled;
         let arrival = match (arrived.is_empty(), is_lossy) {
             (true, _) => Arrival::None,
-            (false, true) => Arrival::Lost,
+            (false, true) => Arrival::Lost(SmallVec::new()),
             (false, false) => Arrival::Some(arrived),
         };
         (filled, arrival)

@@ -302,7 +302,7 @@ fn more_descriptors_than_a_frame_may_carry_end_the_connection() {
             for round in 0..1000 {
                 let count = [10, 2, 5, 16][round % 4];
                 let said = match count {
-                    2 => "1 descriptors announced, but others came",
+                    2 => "the 1 descriptors that a frame announces",
                     _ => "more descriptors than a frame may carry",
                 };
                 let mut raw = Raw::open(&stage.path);
@@ -331,7 +331,7 @@ fn a_misplaced_descriptor_ends_the_connection() {
         assert!(raw.goodbye().message.contains("no frame claims"));
         raw = Raw::open(&stage.path);
         raw.send(&register);
-        assert!(raw.goodbye().message.contains("1 descriptors announced"));
+        assert!(raw.goodbye().message.contains("the 1 descriptors that a frame announces"));
         // A second one, in mid-frame. Whether the server reads once or twice is up to the
         // kernel: it is refused in both.
         for _ in 0..100 {
