@@ -214,7 +214,8 @@ impl RunningServer {
     }
 
     /// Stops: takes nothing new, answers what is open for at most `drain`, then closes. Returns
-    /// whether every thread ended; one whose handler never returns is left behind.
+    /// whether every reactor and worker ended; one whose handler never returns is left behind, and
+    /// so is a thread that closes what a client has opened and must wait for that client.
     pub fn stop(mut self, drain: Duration) -> bool {
         self.shut_down(drain)
     }
