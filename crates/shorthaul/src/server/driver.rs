@@ -335,6 +335,20 @@ mod tests {
     }
 
     #[test]
+    fn a_half_closed_client_may_wait_for_its_answer_for_long() {
+        for frame in [&CALL.encode(0)[..], &CALL.encode(0)[..20]] {
+            let mut bench = Bench::new();
+            bench.client.write_all(frame).unwrap();
+            bench.client.shutdown(std::net::Shutdown::Write).unwrap();
+            // One for the bytes, one for the end of them, if they don't come in one.
+            (0..2).for_each(|_| drop(bench.turn()));
+            assert!(bench.driver.is_half_closed);
+            bench.now += FRAME_STALL_TIMEOUT * 10;
+            bench.check_time().unwrap();
+        }
+    }
+
+    #[test]
     fn what_came_while_the_client_was_held_up_is_not_forgotten() {
         let mut bench = Bench::new();
         while bench.driver.connection.notify(1, b"") {}

@@ -8,7 +8,7 @@ use crate::connection::client::{Answered, ClientEvent};
 use crate::connection::server::{Answer, IncomingTarget, ServerEvent};
 use crate::error::{Code, Status};
 use crate::limits::{CANCEL_ACK_TIMEOUT, OUTBOX_FRAMES_MAX, RETIRED_BYTES_MAX};
-use crate::wire::{LaneNumber, Place};
+use crate::wire::{Frame, LaneNumber, Place};
 
 const INLINE: Place = Place::Inline { bytes_max: 5000 };
 
@@ -214,6 +214,36 @@ fn a_second_cancel_does_nothing() {
     pair.settle_for_server();
     pair.answer(1);
     assert!(matches!(pair.settle_for_client()[..], [ClientEvent::LetGo { .. }]));
+}
+
+#[test]
+fn a_cancel_sent_again_and_again_is_told_once() {
+    let mut pair = Pair::open();
+    pair.start(1, Place::None);
+    pair.settle_for_server();
+    for _ in 0..10 {
+        pair.client.link.push(Frame::Cancel { call: 1 });
+    }
+    assert!(matches!(pair.settle_for_server()[..], [ServerEvent::Cancel { call: 1 }]));
+}
+
+#[test]
+fn a_failure_is_a_failure_whatever_a_handler_makes_of_it() {
+    let odd = |code| Status { code, message: "odd".into(), bytes_needed: Some(9) };
+    for (code, seen, needed) in [
+        (Code::Ok, Code::Internal, None),
+        (Code::NotFound, Code::NotFound, None),
+        (Code::OutOfRange, Code::OutOfRange, Some(9)),
+    ] {
+        let mut pair = Pair::open();
+        pair.start(1, Place::None);
+        pair.settle_for_server();
+        pair.server.answer(1, Answer::failure(odd(code)));
+        let events = pair.settle_for_client();
+        let [ClientEvent::Answered { answer, .. }] = &events[..] else { panic!("{events:?}") };
+        let status = answer.status.as_ref().unwrap();
+        assert_eq!((status.code, status.bytes_needed), (seen, needed));
+    }
 }
 
 #[test]
