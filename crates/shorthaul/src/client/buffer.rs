@@ -24,7 +24,7 @@ struct Registered {
 }
 
 /// The connection that a buffer is registered with, as far as the buffer needs it.
-pub(crate) trait Home: Send + Sync {
+pub(crate) trait Home: fmt::Debug + Send + Sync {
     /// Takes note that no call will name the region again.
     fn release(&self, region: u64);
 }

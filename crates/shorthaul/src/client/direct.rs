@@ -34,7 +34,7 @@ pub struct DirectClient {
     connection: ClientConnection<OwnedFd, Token>,
     pool: Arc<MemoryPool>,
     released: Arc<Released>,
-    home: SharedHome,
+    home: Arc<dyn Home>,
     server: Credentials,
     timeout_default: Duration,
     /// The socket's SO_RCVTIMEO as it is set now.
@@ -59,15 +59,6 @@ struct Released(Mutex<Vec<u64>>);
 impl Home for Released {
     fn release(&self, region: u64) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(region);
-    }
-}
-
-/// `Released` under the type that buffers know.
-struct SharedHome(Arc<dyn Home>);
-
-impl std::fmt::Debug for SharedHome {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Home")
     }
 }
 
@@ -105,7 +96,7 @@ impl DirectClient {
     pub fn from_stream(stream: UnixStream, options: &ClientOptions) -> Result<Self> {
         let Connected { socket, connection, pool, server } = connect::open(stream, options)?;
         let released = Arc::new(Released::default());
-        let home = SharedHome(Arc::clone(&released) as Arc<dyn Home>);
+        let home: Arc<dyn Home> = released.clone();
         Ok(Self {
             socket,
             connection,
@@ -142,7 +133,7 @@ impl DirectClient {
         loop {
             match self.step(by)? {
                 Some(Step::Registered(number, Ok(()))) if number == region => {
-                    return Ok(Buffer::registered(memory, region, Arc::clone(&self.home.0)));
+                    return Ok(Buffer::registered(memory, region, Arc::clone(&self.home)));
                 }
                 Some(Step::Registered(number, Err(status))) if number == region => {
                     return Err(status.into());
@@ -198,7 +189,7 @@ impl DirectClient {
 
     fn execute(&mut self, outgoing: Outgoing<'_>) -> Outcome {
         let limits = self.limits();
-        let prepared = outgoing.prepare(&limits, &self.pool, &self.home.0, self.timeout_default)?;
+        let prepared = outgoing.prepare(&limits, &self.pool, &self.home, self.timeout_default)?;
         let trouble = self.ensure_alive().and_then(|()| self.ensure_room(&limits));
         if let Err(error) = trouble {
             return Err(CallError::new(error, prepared.buffer));

@@ -55,7 +55,7 @@ pub struct Client {
     next_id: AtomicU64,
     /// Waiting places that nobody waits at.
     slots: Mutex<Vec<Arc<Slot>>>,
-    home: SharedHome,
+    home: Arc<dyn Home>,
 }
 
 /// What the callers' threads and the reactor have in common.
@@ -75,15 +75,6 @@ impl Home for Shared {
     fn release(&self, region: u64) {
         // A reactor that has ended has no regions.
         self.inbox.push(Command::Release(region)).ok();
-    }
-}
-
-/// `Shared` under the type that buffers know.
-struct SharedHome(Arc<dyn Home>);
-
-impl std::fmt::Debug for SharedHome {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Home")
     }
 }
 
@@ -114,7 +105,7 @@ impl Client {
         let (server, limits) = (connected.server, connected.connection.link.peer_limits());
         let (shared, thread) = Reactor::start(connected, options)
             .map_err(|error| Error::io("can't start the client's thread", error))?;
-        let home = SharedHome(Arc::clone(&shared) as Arc<dyn Home>);
+        let home: Arc<dyn Home> = shared.clone();
         Ok(Self {
             shared,
             thread: Some(thread),
@@ -147,7 +138,7 @@ impl Client {
         let command = Command::Register { region, bytes: bytes as u64, descriptor, answer };
         self.shared.inbox.push(command).map_err(|_| self.shared.end())?;
         // Released when dropped, whatever comes of it.
-        let buffer = Buffer::registered(memory, region, Arc::clone(&self.home.0));
+        let buffer = Buffer::registered(memory, region, Arc::clone(&self.home));
         match answered.recv_timeout(self.timeout_default) {
             Ok(Ok(())) => Ok(buffer),
             Ok(Err(status)) => Err(status.into()),
@@ -198,7 +189,7 @@ impl Client {
 
     fn submit(&self, outgoing: Outgoing<'_>) -> Result<Pending<'_>, CallError> {
         let pool = &self.shared.pool;
-        let prepared = outgoing.prepare(&self.limits, pool, &self.home.0, self.timeout_default)?;
+        let prepared = outgoing.prepare(&self.limits, pool, &self.home, self.timeout_default)?;
         let calls_max = self.limits.calls_max as usize;
         if self.shared.open_calls.fetch_add(1, Ordering::Relaxed) >= calls_max {
             self.shared.open_calls.fetch_sub(1, Ordering::Relaxed);

@@ -111,7 +111,8 @@ impl Reactor {
     }
 
     fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
-        let may_sleep = self.run_queue.is_empty() && self.inbox.fall_asleep();
+        let is_accepting = self.acceptor.as_ref().is_some_and(Acceptor::may_accept);
+        let may_sleep = self.run_queue.is_empty() && !is_accepting && self.inbox.fall_asleep();
         let timeout = if may_sleep { self.until_next_timer() } else { Some(Duration::ZERO) };
         let polled = self.poll.poll(events, timeout);
         if may_sleep {
@@ -124,10 +125,6 @@ impl Reactor {
     }
 
     fn until_next_timer(&self) -> Option<Duration> {
-        if self.stop_by.is_some() && self.drivers.is_empty() {
-            // Stopped, and nobody left to wait for.
-            return Some(Duration::ZERO);
-        }
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let accept = self.acceptor.as_ref().and_then(|acceptor| acceptor.rests_until);
         let next = [timer, accept, self.stop_by].into_iter().flatten().min()?;
@@ -425,12 +422,8 @@ impl Reactor {
             acceptor.rests_until = None;
             acceptor.is_ready = true;
         }
-        if acceptor.is_ready && acceptor.rests_until.is_none() {
+        if acceptor.may_accept() {
             acceptor.accept_some(&self.shared, now);
-        }
-        if acceptor.is_ready && acceptor.rests_until.is_none() {
-            // More wait: after everybody else's turn.
-            acceptor.rests_until = Some(now);
         }
     }
 }
@@ -447,6 +440,11 @@ impl Drop for Reactor {
 impl Acceptor {
     pub(super) fn new(listener: Listener, reactors: Vec<Arc<Inbox<Command>>>) -> Self {
         Self { listener, reactors, next: 0, is_ready: true, rests_until: None }
+    }
+
+    /// Whether somebody may wait to be let in, and it is not resting.
+    fn may_accept(&self) -> bool {
+        self.is_ready && self.rests_until.is_none()
     }
 
     fn accept_some(&mut self, shared: &Arc<Shared>, now: Instant) {
