@@ -9,7 +9,7 @@ use shorthaul_platform::memory::{Memfd, PrivateMemory, SharedMapping};
 use shorthaul_platform::store::Store;
 use shorthaul_platform::topology::pin_current_thread;
 
-use super::work::{Consume, Source, warm_byte, warm_bytes, warm_fill};
+use super::work::{Consume, Source, warm_fill, warm_source};
 
 /// The **speed limit** in MB/s: one thread on `cpu` that stores into a warm buffer of `bytes` bytes
 /// (or copies into it, from a warm source), by the better kind of store.
@@ -165,11 +165,7 @@ fn buffers(bytes: usize, source: Source) -> Result<([SharedMapping; 2], Option<P
     memory.iter().for_each(SharedMapping::populate);
     let warm = match source {
         Source::Fill => None,
-        Source::Warm => {
-            let mut warm = PrivateMemory::new(warm_bytes(bytes))?;
-            warm.iter_mut().enumerate().for_each(|(at, byte)| *byte = warm_byte(at));
-            Some(warm)
-        }
+        Source::Warm => Some(warm_source(bytes)?),
     };
     Ok((memory, warm))
 }

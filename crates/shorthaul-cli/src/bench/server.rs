@@ -9,11 +9,10 @@ use anyhow::{Context, Result};
 use clap::Args;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use shorthaul::{Code, InboundCall, Server, ServerOptions, Status, ThreadRole, peer_policy};
-use shorthaul_platform::memory::PrivateMemory;
 use shorthaul_platform::socket::stream_from_stdin;
 use shorthaul_platform::topology::pin_current_thread;
 
-use super::work::{EMPTY, MAKE, RESPONSE_BYTES, Source, Work, warm_byte, warm_bytes};
+use super::work::{EMPTY, MAKE, RESPONSE_BYTES, Source, Work, warm_source};
 
 /// Serve one bench; its client is standard input.
 #[derive(Clone, Debug, Args)]
@@ -83,14 +82,6 @@ pub(crate) fn pong(args: &PongArgs) -> Result<()> {
 fn die_with_parent(cpu: u32) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("prctl(PR_SET_PDEATHSIG)")?;
     pin_current_thread(cpu).with_context(|| format!("can't pin to CPU {cpu}"))
-}
-
-fn warm_source(bytes_max: usize) -> Result<PrivateMemory> {
-    let mut source = PrivateMemory::new(warm_bytes(bytes_max))?;
-    for (at, byte) in source.iter_mut().enumerate() {
-        *byte = warm_byte(at);
-    }
-    Ok(source)
 }
 
 /// Makes the payload that a call asks for. The response says whether a kept mapping was used.

@@ -43,7 +43,7 @@ impl Mode {
 pub(crate) struct Session {
     client_cpu: u32,
     caller: Caller,
-    server: Child,
+    _server: ServerProcess,
     buffers: HashMap<usize, Buffer>,
     sequence: u64,
     calls: u64,
@@ -101,7 +101,14 @@ impl Session {
             Mode::Direct => Caller::Direct(DirectClient::from_stream(stream, &options)?),
         };
         let client_cpu = assignment.client.id;
-        Ok(Self { client_cpu, caller, server, buffers: HashMap::new(), sequence: 0, calls: 0 })
+        Ok(Self {
+            client_cpu,
+            caller,
+            _server: server,
+            buffers: HashMap::new(),
+            sequence: 0,
+            calls: 0,
+        })
     }
 
     /// Calls by `method` for `time`.
@@ -189,11 +196,13 @@ impl Caller {
     }
 }
 
-impl Drop for Session {
+/// A process of ours. It would end by itself when its client is gone; dropping it is sooner.
+struct ServerProcess(Child);
+
+impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // It would end by itself when its client is gone; this is sooner.
-        self.server.kill().ok();
-        self.server.wait().ok();
+        self.0.kill().ok();
+        self.0.wait().ok();
     }
 }
 
@@ -201,7 +210,7 @@ impl Drop for Session {
 pub(crate) struct PingPong {
     client_cpu: u32,
     stream: UnixStream,
-    server: Child,
+    _server: ServerProcess,
 }
 
 impl PingPong {
@@ -209,7 +218,7 @@ impl PingPong {
         let arguments = ["--cpu".to_owned(), server_cpu.to_string()];
         let (stream, server) = spawn("bench-pong", &arguments)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self { client_cpu, stream, server })
+        Ok(Self { client_cpu, stream, _server: server })
     }
 
     /// Seconds for each round trip.
@@ -227,15 +236,8 @@ impl PingPong {
     }
 }
 
-impl Drop for PingPong {
-    fn drop(&mut self) {
-        self.server.kill().ok();
-        self.server.wait().ok();
-    }
-}
-
 /// Starts this program again, as `command`, with one end of a socketpair as its standard input.
-fn spawn(command: &str, arguments: &[String]) -> Result<(UnixStream, Child)> {
+fn spawn(command: &str, arguments: &[String]) -> Result<(UnixStream, ServerProcess)> {
     let (ours, theirs) = UnixStream::pair().context("can't make a socketpair")?;
     let program = std::env::current_exe().context("can't find this program itself")?;
     let server = Command::new(&program)
@@ -245,7 +247,7 @@ fn spawn(command: &str, arguments: &[String]) -> Result<(UnixStream, Child)> {
         .stdout(Stdio::null())
         .spawn()
         .with_context(|| format!("can't start {}", program.display()))?;
-    Ok((ours, server))
+    Ok((ours, ServerProcess(server)))
 }
 
 /// Reading the clock costs as much as a hundredth of a round trip.

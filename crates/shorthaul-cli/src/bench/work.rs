@@ -1,10 +1,12 @@
 //! What a call of the bench asks for, what its answer must contain, and what reading it sums up to.
 
+use std::io;
+
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use serde::Serialize;
 use shorthaul::Reply;
-use shorthaul_platform::memory::SharedMapping;
+use shorthaul_platform::memory::{PrivateMemory, SharedMapping};
 use shorthaul_platform::store::Store;
 
 use super::method::Method;
@@ -95,13 +97,13 @@ impl Work {
     /// Reads the payload as `consume` says, and checks that it is what this call asked for.
     pub(crate) fn check(&self, reply: &Reply, consume: Consume) -> Result<()> {
         ensure!(
-            reply.len() == self.bytes && reply.lane() == expected_lane(self),
+            reply.len() == self.bytes && reply.lane() == self.method.lane(),
             "{}: {} bytes came by {}, not {} by {}",
             self.method,
             reply.len(),
             reply.lane(),
             self.bytes,
-            expected_lane(self),
+            self.method.lane(),
         );
         if let Some(stride) = consume.stride() {
             let (found, expected) = (reply.sum(stride), self.expected_sum(stride));
@@ -122,14 +124,15 @@ impl Work {
     }
 }
 
-/// The warm source: a byte is the number of its cache line.
-pub(crate) fn warm_byte(at: usize) -> u8 {
-    (at / WARM_STEP) as u8
+/// A warm source for payloads of `bytes` bytes: a byte is the number of its cache line.
+pub(crate) fn warm_source(bytes: usize) -> io::Result<PrivateMemory> {
+    let mut source = PrivateMemory::new(bytes + WARM_STARTS * WARM_STEP)?;
+    source.iter_mut().enumerate().for_each(|(at, byte)| *byte = warm_byte(at));
+    Ok(source)
 }
 
-/// Bytes of a warm source for payloads of `bytes` bytes.
-pub(crate) fn warm_bytes(bytes: usize) -> usize {
-    bytes + WARM_STARTS * WARM_STEP
+fn warm_byte(at: usize) -> u8 {
+    (at / WARM_STEP) as u8
 }
 
 /// Fills `mapping` and the like from a warm source, for the limits.
@@ -150,10 +153,6 @@ fn expected_warm_sum(start: usize, bytes: usize, stride: usize) -> u64 {
         step * (runs * (255 * 256 / 2) + left * left.saturating_sub(1) / 2) + rest * left
     };
     lines(start + bytes) - lines(start)
-}
-
-fn expected_lane(work: &Work) -> shorthaul::Lane {
-    work.method.lane()
 }
 
 /// Bytes of a request, padded to what an empty call carries.
