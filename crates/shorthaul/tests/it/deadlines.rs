@@ -145,8 +145,8 @@ fn a_running_handler_learns_that_its_call_was_taken_back() {
     eventually("it is let go of", PATIENCE, || client.open_calls() == 0);
 }
 
-#[test]
-fn a_waiting_call_that_was_taken_back_is_not_run() {
+/// A server with one worker, whose calls are counted and wait at a gate.
+fn one_gated_worker() -> (Arc<Gate>, Arc<AtomicUsize>, Running) {
     let gate = Gate::new();
     let runs = Arc::new(AtomicUsize::new(0));
     let (entered, counted) = (Arc::clone(&gate), Arc::clone(&runs));
@@ -156,6 +156,12 @@ fn a_waiting_call_that_was_taken_back_is_not_run() {
         entered.pass();
         call.reply(b"done")
     });
+    (gate, runs, running)
+}
+
+#[test]
+fn a_waiting_call_that_was_taken_back_is_not_run() {
+    let (gate, runs, running) = one_gated_worker();
     let client = Client::connect(&running.path).unwrap();
     let first = Client::start(client.call("")).unwrap();
     gate.wait_for(1);
@@ -173,15 +179,7 @@ fn a_waiting_call_that_was_taken_back_is_not_run() {
 
 #[test]
 fn a_call_that_waits_past_its_deadline_is_not_run() {
-    let gate = Gate::new();
-    let runs = Arc::new(AtomicUsize::new(0));
-    let (entered, counted) = (Arc::clone(&gate), Arc::clone(&runs));
-    let options = ServerOptions { workers: 1, ..ServerOptions::default() };
-    let running = start(options, move |call: &mut InboundCall| {
-        counted.fetch_add(1, Ordering::Relaxed);
-        entered.pass();
-        call.reply(b"")
-    });
+    let (gate, runs, running) = one_gated_worker();
     let client = Client::connect(&running.path).unwrap();
     let first = Client::start(client.call("")).unwrap();
     gate.wait_for(1);
