@@ -49,7 +49,10 @@ mod client;
 mod connection;
 mod error;
 mod inbox;
+mod lane;
 pub mod limits;
+mod object;
+mod parts;
 mod payload;
 pub mod placement;
 mod server;
@@ -60,13 +63,16 @@ mod wire;
 
 pub use address::SOCKET_PATH_BYTES_MAX;
 pub use client::{
-    Buffer, Call, CallError, Client, ClientOptions, DirectClient, DirectPool, Lane, Lent, Notice,
-    Pending, Reply, Transport,
+    AutoPolicy, Buffer, Call, CallError, Client, ClientOptions, DirectClient, DirectPool, Lent,
+    Notice, Pending, Reply, Transport,
 };
 pub use error::{Code, Error, Result, Status};
+pub use lane::{Lane, LaneCount, LaneCounts, Reason};
+pub use object::SealedObject;
+pub use parts::{Parts, parts_bytes};
 pub use payload::MessageBytes;
 pub use server::{
-    FillMethod, FillPolicy, InboundCall, PayloadOut, Peer, RunningServer, Server, ServerOptions,
-    ServerStats, Service, ThreadRole,
+    FillMethod, FillPolicy, InboundCall, PayloadIn, PayloadOut, Peer, RunningServer, Server,
+    ServerOptions, ServerStats, Service, ThreadRole,
 };
 pub use trust::{PeerPolicy, peer_policy};

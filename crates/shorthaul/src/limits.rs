@@ -50,6 +50,10 @@ impl Default for UserLimits {
 /// A payload, and each part of a region that a call names, starts at a multiple of this many bytes:
 /// a cache line, so that two calls never share one.
 pub const PAYLOAD_ALIGNMENT: u64 = 64;
+/// Parts of one payload.
+pub const PARTS_MAX: usize = 1024;
+/// Bytes of the table of their lengths.
+pub(crate) const PART_TABLE_BYTES_MAX: usize = PARTS_MAX * 8;
 /// Bytes of a method's name.
 pub const METHOD_BYTES_MAX: usize = 255;
 /// Bytes of an error's message; a longer one is cut at a character.
@@ -60,9 +64,9 @@ pub const NOTICE_BYTES_MAX: usize = 4096;
 /// A body holds at most a message with its method and status, so this much is enough for any side.
 pub(crate) const BODY_BYTES_MAX: u32 = 1 << 20;
 /// Largest `message_bytes_max` that a side may set: what fits a body beside everything else.
-pub const MESSAGE_BYTES_CAP: u32 = BODY_BYTES_MAX - 4096;
+pub const MESSAGE_BYTES_CAP: u32 = BODY_BYTES_MAX - (16 << 10);
 const _: () = assert!(
-    MESSAGE_BYTES_CAP as usize + METHOD_BYTES_MAX + STATUS_BYTES_MAX + 128
+    MESSAGE_BYTES_CAP as usize + METHOD_BYTES_MAX + STATUS_BYTES_MAX + PART_TABLE_BYTES_MAX + 128
         <= BODY_BYTES_MAX as usize
 );
 const _: () = assert!(NOTICE_BYTES_MAX + 16 <= BODY_BYTES_MAX as usize);
@@ -93,10 +97,18 @@ pub(crate) const CALL_COST_BYTES: u64 = 4096;
 /// Mappings of clients' regions that one reactor keeps, unless its server says otherwise: far below
 /// the kernel's vm.max_map_count of 65,530.
 pub const KEPT_MAPPINGS_MAX: usize = 1024;
+/// Sealed answers that are out and looked at for each one that goes out: more than one, so that what
+/// came back is noticed faster than more goes out.
+pub(crate) const LENT_LOOKS: usize = 4;
+/// How many are looked at when nothing else happens, and how often.
+pub(crate) const LENT_LOOKS_AT_REST: usize = 1024;
+pub(crate) const LENT_REST: Duration = Duration::from_secs(1);
 /// Spare inline memory that a pool keeps.
 pub(crate) const POOL_BYTES_MAX: usize = 256 << 20;
 /// Blocks of one size class that a pool keeps.
 pub(crate) const POOL_BLOCKS_MAX: usize = 64;
+/// Methods whose payloads' sizes a client remembers for its automatic choices.
+pub(crate) const AUTO_METHODS_MAX: usize = 1024;
 /// Notices that wait to be read on a client; further ones push out the oldest.
 pub const NOTICES_MAX: usize = 256;
 /// Commands that wait for a reactor, beyond which notices are dropped. (Calls and their answers are

@@ -107,6 +107,12 @@ impl Deref for PooledMemory {
     }
 }
 
+impl AsRef<[u8]> for PooledMemory {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 impl DerefMut for PooledMemory {
     fn deref_mut(&mut self) -> &mut [u8] {
         let bytes = self.bytes;

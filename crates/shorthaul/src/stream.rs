@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use shorthaul_platform::socket::{self, Descriptors, Wait};
+use smallvec::SmallVec;
 
 use crate::connection::{Arrival, Link, Violation};
 
@@ -84,8 +85,9 @@ pub(crate) fn flush(
             let Some(transmit) = link.transmit() else {
                 return Ok(Flushed::All);
             };
-            let descriptors = transmit.descriptor.map(|descriptor| descriptor.as_fd());
-            socket::send(socket, &transmit.parts, descriptors.as_slice(), Wait::Never)
+            let descriptors: SmallVec<[_; 2]> =
+                transmit.descriptors.iter().map(AsFd::as_fd).collect();
+            socket::send(socket, &transmit.parts, &descriptors, Wait::Never)
         };
         match sent {
             Ok(bytes) => {

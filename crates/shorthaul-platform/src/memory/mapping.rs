@@ -3,18 +3,20 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::slice;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::atomics::SharedWord;
 use super::raw::RawMapping;
+use super::trust::Trust;
 use crate::store::{self, Store};
 
 /// A shared, writable mapping of a memfd from its start.
 ///
-/// The other side may change any byte at any moment, so no reference into it is ever handed out:
-/// what goes in and out are stores and copies that the compiler can't look into, and the kernel's
-/// own. Children made by fork(2) don't get the mapping (`MADV_DONTFORK`).
+/// The other side may change any byte at any moment, so no reference into it is handed out
+/// (unless somebody vouches for the other side by a [`Trust`]): what goes in and out are stores and
+/// copies that the compiler can't look into, and the kernel's own. Children made by fork(2) don't get the mapping (`MADV_DONTFORK`).
 ///
 /// All ranges are in bytes; a range outside the mapping panics, as slicing does.
 #[derive(Debug)]
@@ -111,6 +113,51 @@ impl SharedMapping {
         // SAFETY: the kernel writes at most `bytes` bytes at `start`, all of which are mapped.
         let read = unsafe { libc::pread(file.as_raw_fd(), start.cast(), bytes, offset) };
         usize::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Writes up to `range.len()` bytes of the mapping to `file` at `file_offset`, and returns how
+    /// many went. The kernel does the copying.
+    ///
+    /// # Errors
+    /// Those of pwrite(2); `EFAULT` if pages of the mapping are gone.
+    ///
+    /// # Panics
+    /// If `range` is not inside the mapping.
+    pub fn write_to(
+        &self,
+        file: BorrowedFd<'_>,
+        file_offset: u64,
+        range: Range<usize>,
+    ) -> io::Result<usize> {
+        let (start, bytes) = self.part(range);
+        let offset = libc::off_t::try_from(file_offset)
+            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        // SAFETY: the kernel reads at most `bytes` bytes at `start`, all of which are mapped.
+        let written = unsafe { libc::pwrite(file.as_raw_fd(), start.cast(), bytes, offset) };
+        usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// The bytes of `range` in place, on the word of whoever made `_trust`.
+    ///
+    /// # Panics
+    /// If `range` is not inside the mapping.
+    pub fn trusted(&self, range: Range<usize>, _trust: Trust) -> &[u8] {
+        let (start, bytes) = self.part(range);
+        // SAFETY: mapped while `self` is borrowed, and backed by a file that can't shrink. That
+        // nobody writes the bytes meanwhile was promised when the token was made.
+        unsafe { slice::from_raw_parts(start, bytes) }
+    }
+
+    /// The bytes of `range` in place, to be written, on the word of whoever made `_trust`.
+    ///
+    /// # Panics
+    /// If `range` is not inside the mapping.
+    #[allow(clippy::mut_from_ref, reason = "that it is the only one is what the token promises")]
+    pub fn trusted_mut(&self, range: Range<usize>, _trust: Trust) -> &mut [u8] {
+        let (start, bytes) = self.part(range);
+        // SAFETY: mapped writable while `self` is borrowed, and backed by a file that can't shrink.
+        // That nobody else touches the bytes meanwhile was promised when the token was made.
+        unsafe { slice::from_raw_parts_mut(start, bytes) }
     }
 
     /// The 32-bit word at byte `at`, to be used as an atomic by both sides.

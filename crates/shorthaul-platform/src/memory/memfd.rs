@@ -40,16 +40,7 @@ impl Memfd {
     /// As [`Memfd::create`]; `ENOSPC` or `ENOMEM` when the pages can't be had.
     pub fn create_backed(name: &str, bytes: usize) -> io::Result<Self> {
         let memfd = Self::create(name, bytes)?;
-        if bytes > 0 {
-            // Interrupted by a signal it begins anew; what it has allocated stays.
-            while let Err(error) =
-                fs::fallocate(&memfd.file, FallocateFlags::empty(), 0, bytes as u64)
-            {
-                if error != rustix::io::Errno::INTR {
-                    return Err(error.into());
-                }
-            }
-        }
+        allocate(&memfd.file, bytes)?;
         Ok(memfd)
     }
 
@@ -136,15 +127,23 @@ impl PeerMemfd {
     /// `InvalidInput` when it would pass the end; `EFBIG` over this process's RLIMIT_FSIZE (which
     /// would otherwise end the process by SIGXFSZ); those of pwrite(2).
     pub fn write_all_at(&self, offset: usize, source: &[u8]) -> io::Result<()> {
-        let end = offset.checked_add(source.len()).filter(|&end| end <= self.bytes);
-        let end = end.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        ensure_file_size_allowed(end as u64)?;
-        let mut written = 0;
-        while written < source.len() {
-            let at = (offset + written) as u64;
-            match rustix::io::pwrite(&self.file, &source[written..], at) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(bytes) => written += bytes,
+        write_all_at(&self.file, self.bytes, offset, source)
+    }
+
+    /// Reads `target.len()` bytes at `offset` through the kernel. Holes read as zeros and stay
+    /// holes.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it would pass the promised end; those of pread(2).
+    pub fn read_exact_at(&self, offset: usize, target: &mut [u8]) -> io::Result<()> {
+        if end_within(self.bytes, offset, target.len()).is_none() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut read = 0;
+        while read < target.len() {
+            match rustix::io::pread(&self.file, &mut target[read..], (offset + read) as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(bytes) => read += bytes,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -259,7 +258,47 @@ impl From<rustix::io::Errno> for Refusal {
     }
 }
 
-fn create_sealable(name: &str) -> io::Result<OwnedFd> {
+/// Writes all of `source` at `offset` of a memory file of `bytes` bytes.
+pub(super) fn write_all_at(
+    file: &OwnedFd,
+    bytes: usize,
+    offset: usize,
+    source: &[u8],
+) -> io::Result<()> {
+    let end = end_within(bytes, offset, source.len());
+    let end = end.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    ensure_file_size_allowed(end as u64)?;
+    let mut written = 0;
+    while written < source.len() {
+        match rustix::io::pwrite(file, &source[written..], (offset + written) as u64) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(bytes) => written += bytes,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn end_within(bytes: usize, offset: usize, count: usize) -> Option<usize> {
+    offset.checked_add(count).filter(|&end| end <= bytes)
+}
+
+/// Allocates the pages of the first `bytes` bytes.
+pub(super) fn allocate(file: &OwnedFd, bytes: usize) -> io::Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    // Interrupted by a signal it begins anew; what it has allocated stays.
+    while let Err(error) = fs::fallocate(file, FallocateFlags::empty(), 0, bytes as u64) {
+        if error != rustix::io::Errno::INTR {
+            return Err(error.into());
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn create_sealable(name: &str) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     match fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // Kernels before 6.3 don't know NOEXEC_SEAL: that flag alone is dropped.
@@ -268,7 +307,7 @@ fn create_sealable(name: &str) -> io::Result<OwnedFd> {
     }
 }
 
-fn ensure_file_size_allowed(bytes: u64) -> io::Result<()> {
+pub(super) fn ensure_file_size_allowed(bytes: u64) -> io::Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(limit) if bytes > limit => Err(rustix::io::Errno::FBIG.into()),
         _ => Ok(()),

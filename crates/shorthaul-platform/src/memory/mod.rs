@@ -4,24 +4,33 @@
 //! |---|---|---|
 //! | [`PrivateMemory`] | this process alone | yes, and `&mut [u8]` |
 //! | [`SharedMapping`] | both sides, at any moment | **never**: stores, checked copies, sums |
+//! | [`Draft`] | this process alone, until it is sealed | `&mut [u8]` |
 //! | [`SealedMapping`] | nobody any more | yes |
+//!
+//! [`Trust`] is the one way from shared memory to slices: its constructor is unsafe.
 //!
 //! A descriptor from another process is parsed once, by [`PeerMemfd::parse`] (to be filled) or
 //! [`SealedMapping::parse`] (to be read); what they refuse, they refuse with a [`Refusal`] that
 //! says what was found and what would have been taken.
 
 mod atomics;
+mod draft;
+mod lent;
 mod mapping;
 mod memfd;
 mod private;
 mod raw;
 mod sealed;
+mod trust;
 
 pub use atomics::SharedWord;
+pub use draft::{Draft, SealedFile};
+pub use lent::LentFile;
 pub use mapping::SharedMapping;
 pub use memfd::{Memfd, PeerMemfd, Refusal, Refused};
 pub use private::PrivateMemory;
 pub use sealed::SealedMapping;
+pub use trust::Trust;
 
 /// Bytes in a page of this machine, as the kernel says it (4096 on x86-64; 16 or 64 KiB elsewhere).
 pub fn page_bytes() -> usize {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Deref;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::slice;
 
 use rustix::fs::{self, SealFlags, SeekFrom};
@@ -58,10 +58,18 @@ impl SealedMapping {
         let limit = isize::MAX as u64;
         let bytes =
             usize::try_from(bytes).map_err(|_| Refusal::TooLarge { found: bytes, limit })?;
-        // MAP_PRIVATE: a shared mapping of a write-sealed file is refused by kernels before 6.7.
-        RawMapping::of_file(file.as_fd(), bytes, ProtFlags::READ, MapFlags::PRIVATE)
-            .map_err(|error| Refusal::Kernel(errno(&error)))
+        map(file.as_fd(), bytes).map_err(|error| Refusal::Kernel(errno(&error)))
     }
+
+    /// Maps a file that this process has sealed itself.
+    pub(super) fn of_sealed(file: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
+        Ok(Self { raw: map(file, bytes)? })
+    }
+}
+
+/// MAP_PRIVATE: a shared mapping of a write-sealed file is refused by kernels before 6.7.
+fn map(file: BorrowedFd<'_>, bytes: usize) -> io::Result<RawMapping> {
+    RawMapping::of_file(file, bytes, ProtFlags::READ, MapFlags::PRIVATE)
 }
 
 impl Deref for SealedMapping {
@@ -78,4 +86,6 @@ fn errno(error: &io::Error) -> rustix::io::Errno {
     rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO)
 }
 
-const SEALED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE);
+/// What keeps its bytes as they are.
+pub(super) const SEALED: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE);

@@ -1,18 +1,21 @@
-//! The client's memory that servers fill.
+//! The client's memory that servers fill, and read uploads from.
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use shorthaul_platform::memory::SharedMapping;
+use shorthaul_platform::memory::{SharedMapping, Trust};
+use shorthaul_platform::store::Store;
 
-/// Memory that a server can fill: registered once, used for many calls, given back on drop.
+/// Memory that a server can fill and read: registered once, used for many calls, given back on
+/// drop.
 ///
 /// It is moved into a call and comes back out of the reply. In between it is the server's: after a
 /// time-out or a cancelled call the library keeps it until the server has let go of it.
 ///
-/// The server may write it at any moment while it has it, so no slice of it is ever given out: its
-/// bytes are copied, summed, or read one by one.
+/// The server may write it at any moment while it has it, so no slice of it is given out (but by a
+/// reply to a client that [trusts](crate::ClientOptions::trust) its server): its bytes are copied
+/// and summed.
 pub struct Buffer {
     memory: SharedMapping,
     region: Option<Registered>,
@@ -44,6 +47,11 @@ impl Buffer {
         Arc::ptr_eq(&registered.home, home).then_some(registered.region)
     }
 
+    /// Its bytes in place.
+    pub(crate) fn trusted(&self, range: Range<usize>, trust: Trust) -> &[u8] {
+        self.memory.trusted(range, trust)
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.memory.len()
@@ -60,6 +68,22 @@ impl Buffer {
     /// If `at + target.len()` is past the end.
     pub fn copy_to(&self, at: usize, target: &mut [u8]) {
         self.memory.copy_out(at, target);
+    }
+
+    /// Copies `source` to `at`, to be sent with [`Call::payload_from`](crate::Call::payload_from).
+    ///
+    /// # Panics
+    /// If `at + source.len()` is past the end.
+    pub fn copy_from(&mut self, at: usize, source: &[u8]) {
+        self.memory.copy_in(at, source, Store::Ordinary);
+    }
+
+    /// Writes `value` to every byte of `range`.
+    ///
+    /// # Panics
+    /// If `range` is not inside the buffer.
+    pub fn fill(&mut self, range: Range<usize>, value: u8) {
+        self.memory.fill(range, value, Store::Ordinary);
     }
 
     /// Sums the first byte of every `stride` bytes of `range`; 1 reads them all.

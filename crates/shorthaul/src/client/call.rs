@@ -1,18 +1,12 @@
-//! A call on its way to be made: what is asked, where the payload is wanted, by when.
+//! A call that is being put together: what is asked, what goes with it, where the payload is wanted,
+//! by when.
 
 use std::ops::Range;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use shorthaul_platform::memory::Memfd;
-
-use super::buffer::{Buffer, Home};
+use super::buffer::Buffer;
 use super::reply::{CallError, Outcome, Reply};
-use crate::error::Error;
-use crate::limits::{Limits, METHOD_BYTES_MAX, PAYLOAD_ALIGNMENT};
-use crate::payload::{MemoryPool, PooledMemory};
-use crate::threads::deadline_after;
-use crate::wire::Place;
+use crate::object::SealedObject;
 
 /// A way to make calls: a [`Client`](super::Client) or a [`DirectClient`](super::DirectClient).
 pub trait Transport: sealed::Transport {}
@@ -42,26 +36,42 @@ pub struct Call<'a, T> {
 /// What is to be sent.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
-    pub(crate) method: &'a str,
-    pub(crate) request: &'a [u8],
-    pub(crate) payload: &'a [u8],
-    pub(crate) wanted: Wanted,
-    pub(crate) timeout: Option<Duration>,
+    pub(super) method: &'a str,
+    pub(super) request: &'a [u8],
+    pub(super) bulk: Bulk<'a>,
+    /// Lengths of the bulk's parts, if it has several and does not say so itself.
+    pub(super) part_lengths: &'a [usize],
+    pub(super) wanted: Wanted,
+    pub(super) timeout: Option<Duration>,
 }
 
 /// Where the payload of the answer is wanted.
 #[derive(Debug)]
-pub(crate) enum Wanted {
+pub(super) enum Wanted {
     Nothing,
-    Inline(u64),
+    Inline(usize),
     Buffer(Buffer, Range<usize>),
     Fresh(usize),
+    Sealed(usize),
+    Auto(usize),
+}
+
+/// The bulk that goes with the request.
+#[derive(Debug)]
+pub(super) enum Bulk<'a> {
+    None,
+    Auto(&'a [u8]),
+    AutoParts(&'a [&'a [u8]]),
+    Inline(&'a [u8]),
+    Buffer(Buffer, Range<usize>),
+    Sealed(SealedObject, Range<usize>),
 }
 
 impl<'a, T: Transport> Call<'a, T> {
     pub(crate) fn new(transport: T, method: &'a str) -> Self {
-        let wanted = Wanted::Nothing;
-        let outgoing = Outgoing { method, request: &[], payload: &[], wanted, timeout: None };
+        let (bulk, wanted) = (Bulk::None, Wanted::Nothing);
+        let outgoing =
+            Outgoing { method, request: &[], bulk, part_lengths: &[], wanted, timeout: None };
         Self { transport, outgoing }
     }
 
@@ -71,9 +81,40 @@ impl<'a, T: Transport> Call<'a, T> {
         self
     }
 
+    /// Bulk that goes with the request, by the lane that is best for it: inline if it is small, else
+    /// through a buffer that the client keeps, from the second such call on.
+    pub fn payload(self, payload: &'a [u8]) -> Self {
+        self.bulk(Bulk::Auto(payload))
+    }
+
+    /// Like [`Call::payload`], of several parts: each will start at a multiple of 64 bytes of the
+    /// payload.
+    pub fn payload_parts(self, parts: &'a [&'a [u8]]) -> Self {
+        self.bulk(Bulk::AutoParts(parts))
+    }
+
     /// Bulk that goes with the request, inline.
-    pub fn payload(mut self, payload: &'a [u8]) -> Self {
-        self.outgoing.payload = payload;
+    pub fn payload_inline(self, payload: &'a [u8]) -> Self {
+        self.bulk(Bulk::Inline(payload))
+    }
+
+    /// Bulk that goes with the request, and lies in a part of `buffer` that starts at a multiple of
+    /// 64: the server copies it out. The buffer comes back by [`Reply::into_upload_buffer`].
+    pub fn payload_from(self, buffer: Buffer, range: Range<usize>) -> Self {
+        self.bulk(Bulk::Buffer(buffer, range))
+    }
+
+    /// Bulk that goes with the request: a part of a sealed object that starts at a multiple of 64.
+    /// The server reads the object's own pages.
+    pub fn payload_sealed(self, object: &SealedObject, range: Range<usize>) -> Self {
+        self.bulk(Bulk::Sealed(object.clone(), range))
+    }
+
+    /// Says that the payload given consists of parts of these lengths, each but the first starting
+    /// at the next multiple of 64 bytes: together they are as long as it is, see
+    /// [`parts_bytes`](crate::parts_bytes).
+    pub fn part_lengths(mut self, lengths: &'a [usize]) -> Self {
+        self.outgoing.part_lengths = lengths;
         self
     }
 
@@ -84,23 +125,37 @@ impl<'a, T: Transport> Call<'a, T> {
     }
 
     /// Wants the payload of the answer in a part of `buffer` that starts at a multiple of 64.
-    pub fn into_part(mut self, buffer: Buffer, range: Range<usize>) -> Self {
-        self.outgoing.wanted = Wanted::Buffer(buffer, range);
-        self
+    pub fn into_part(self, buffer: Buffer, range: Range<usize>) -> Self {
+        self.want(Wanted::Buffer(buffer, range))
     }
 
     /// Wants the payload of the answer in memory made for this call alone: a memory file of `bytes`
     /// bytes that travels with it. Slower than a buffer that is used again, by the cost of fresh
     /// pages.
-    pub fn into_fresh(mut self, bytes: usize) -> Self {
-        self.outgoing.wanted = Wanted::Fresh(bytes);
-        self
+    pub fn into_fresh(self, bytes: usize) -> Self {
+        self.want(Wanted::Fresh(bytes))
     }
 
     /// Wants the payload of the answer behind the reply, at most `bytes_max` bytes.
-    pub fn inline(mut self, bytes_max: usize) -> Self {
-        self.outgoing.wanted = Wanted::Inline(bytes_max as u64);
-        self
+    pub fn inline(self, bytes_max: usize) -> Self {
+        self.want(Wanted::Inline(bytes_max))
+    }
+
+    /// Wants the payload of the answer, at most `bytes_max` bytes, in memory of the server's that
+    /// nobody can change any more: no byte is copied, and where the service answers many with one
+    /// object, all share its pages. An answer that is made for this call alone costs fresh pages.
+    pub fn sealed(self, bytes_max: usize) -> Self {
+        self.want(Wanted::Sealed(bytes_max))
+    }
+
+    /// Wants the payload of the answer, at most `bytes_max` bytes, by the lane that is best for it;
+    /// [`Reply::lane`] and [`Reply::reason`] say which that was, and why.
+    /// [`AutoPolicy`](super::AutoPolicy) has the thresholds.
+    ///
+    /// What is best depends on how large a method's answers are, which the client learns: its first
+    /// call of a method travels inline, later ones through buffers that the client keeps.
+    pub fn auto(self, bytes_max: usize) -> Self {
+        self.want(Wanted::Auto(bytes_max))
     }
 
     /// Gives up after `timeout`; without it, after the client's default.
@@ -112,9 +167,11 @@ impl<'a, T: Transport> Call<'a, T> {
     /// Makes the call and waits for its answer.
     ///
     /// # Errors
-    /// A [`CallError`], with the buffer if there was one and the server has let go of it:
-    /// [`Error::Status`] is the service's own answer, [`Error::DeadlineExceeded`] leaves the
-    /// outcome unknown, [`Error::Misuse`] and [`Error::LimitReached`] have sent nothing.
+    /// A [`CallError`], with the buffers if there were any and the server has let go of them:
+    /// [`Error::Status`](crate::Error::Status) is the service's own answer,
+    /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded) leaves the outcome unknown,
+    /// [`Error::Misuse`](crate::Error::Misuse) and
+    /// [`Error::LimitReached`](crate::Error::LimitReached) have sent nothing.
     pub fn send(self) -> Result<Reply, CallError> {
         self.transport.execute(self.outgoing)
     }
@@ -122,153 +179,23 @@ impl<'a, T: Transport> Call<'a, T> {
     pub(crate) fn into_parts(self) -> (T, Outgoing<'a>) {
         (self.transport, self.outgoing)
     }
-}
 
-/// A call that was checked against the peer's limits, with all that it needs.
-#[derive(Debug)]
-pub(crate) struct Prepared<'a> {
-    pub(crate) method: &'a str,
-    pub(crate) request: &'a [u8],
-    pub(crate) place: Place,
-    pub(crate) payload: Option<PooledMemory>,
-    pub(crate) descriptor: Option<std::os::fd::OwnedFd>,
-    pub(crate) buffer: Option<Buffer>,
-    /// Where in the buffer the payload will start.
-    pub(crate) offset: usize,
-    pub(crate) timeout: Duration,
-    pub(crate) deadline: Instant,
-}
-
-impl<'a> Outgoing<'a> {
-    /// Checks everything on this side, so that nothing is sent that the server must refuse.
-    pub(crate) fn prepare(
-        self,
-        peer: &Limits,
-        pool: &Arc<MemoryPool>,
-        home: &Arc<dyn Home>,
-        timeout_default: Duration,
-    ) -> Result<Prepared<'a>, CallError> {
-        if let Err(error) = self.check(peer) {
-            return Err(CallError::new(error, self.wanted.into_buffer()));
-        }
-        let payload = match copy_payload(self.payload, pool) {
-            Ok(payload) => payload,
-            Err(error) => return Err(CallError::new(error, self.wanted.into_buffer())),
-        };
-        let (place, descriptor, buffer, offset) = match self.wanted {
-            Wanted::Nothing => (Place::None, None, None, 0),
-            Wanted::Inline(bytes_max) => (Place::Inline { bytes_max }, None, None, 0),
-            Wanted::Buffer(buffer, range) => match check_part(&buffer, &range, home) {
-                Ok(region) => {
-                    let (offset, bytes) = (range.start as u64, range.len() as u64);
-                    let place = Place::Region { region, offset, bytes };
-                    (place, None, Some(buffer), range.start)
-                }
-                Err(error) => return Err(CallError::new(error, Some(buffer))),
-            },
-            Wanted::Fresh(bytes) => {
-                let (descriptor, buffer) =
-                    fresh(bytes).map_err(|error| CallError::new(error, None))?;
-                (Place::OneShot { bytes: bytes as u64 }, Some(descriptor), Some(buffer), 0)
-            }
-        };
-        let Self { method, request, .. } = self;
-        let timeout = self.timeout.unwrap_or(timeout_default);
-        let deadline = deadline_after(timeout);
-        Ok(Prepared {
-            method,
-            request,
-            place,
-            payload,
-            descriptor,
-            buffer,
-            offset,
-            timeout,
-            deadline,
-        })
+    fn want(mut self, wanted: Wanted) -> Self {
+        self.outgoing.wanted = wanted;
+        self
     }
 
-    fn check(&self, peer: &Limits) -> Result<(), Error> {
-        let (method, request, payload) =
-            (self.method.len(), self.request.len(), self.payload.len());
-        if method > METHOD_BYTES_MAX {
-            let message = format!("a method's name of {method} bytes is over {METHOD_BYTES_MAX}");
-            return Err(Error::Misuse(message));
-        }
-        if request > peer.message_bytes_max as usize {
-            return Err(Error::LimitReached(format!(
-                "a request of {request} bytes is over the server's limit of {}: send bulk as \
-                 payload",
-                peer.message_bytes_max
-            )));
-        }
-        if payload as u64 > peer.inline_bytes_max {
-            return Err(Error::LimitReached(format!(
-                "a payload of {payload} bytes is over the server's limit of {}",
-                peer.inline_bytes_max
-            )));
-        }
-        if let Wanted::Fresh(bytes) = self.wanted
-            && bytes as u64 > peer.region_bytes_max
-        {
-            return Err(Error::LimitReached(format!(
-                "a buffer of {bytes} bytes is over the server's limit of {}",
-                peer.region_bytes_max
-            )));
-        }
-        Ok(())
+    fn bulk(mut self, bulk: Bulk<'a>) -> Self {
+        self.outgoing.bulk = bulk;
+        self
     }
 }
 
-/// A time in nanoseconds as the wire has it; at least one, for 0 means no deadline.
-pub(crate) fn wire_ns(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1)
-}
-
-impl Wanted {
-    fn into_buffer(self) -> Option<Buffer> {
-        if let Self::Buffer(buffer, _) = self { Some(buffer) } else { None }
+impl Outgoing<'_> {
+    /// The buffers of a call that is not made.
+    pub(super) fn into_error(self, error: crate::error::Error) -> CallError {
+        let answer = if let Wanted::Buffer(buffer, _) = self.wanted { Some(buffer) } else { None };
+        let upload = if let Bulk::Buffer(buffer, _) = self.bulk { Some(buffer) } else { None };
+        CallError::new(error, answer, upload)
     }
 }
-
-fn check_part(buffer: &Buffer, range: &Range<usize>, home: &Arc<dyn Home>) -> Result<u64, Error> {
-    let Some(region) = buffer.region_at(home) else {
-        return Err(Error::Misuse(
-            "the buffer is registered with another connection (or is a reply's own): make one with \
-             this client"
-                .into(),
-        ));
-    };
-    let (start, end, bytes) = (range.start, range.end, buffer.len());
-    if start > end || end > bytes {
-        return Err(Error::Misuse(format!("bytes {start}..{end} of a buffer of {bytes}")));
-    }
-    if !(start as u64).is_multiple_of(PAYLOAD_ALIGNMENT) {
-        return Err(Error::Misuse(format!(
-            "a part of a buffer starts at a multiple of {PAYLOAD_ALIGNMENT}, not at {start}"
-        )));
-    }
-    Ok(region)
-}
-
-fn copy_payload(source: &[u8], pool: &Arc<MemoryPool>) -> Result<Option<PooledMemory>, Error> {
-    if source.is_empty() {
-        return Ok(None);
-    }
-    let mut copy = pool.take(source.len()).map_err(|error| {
-        Error::LimitReached(format!("no memory for a payload of {} bytes: {error}", source.len()))
-    })?;
-    copy.copy_from_slice(source);
-    Ok(Some(copy))
-}
-
-/// Memory for one call. Its pages are allocated where they are first touched: on the server.
-fn fresh(bytes: usize) -> Result<(std::os::fd::OwnedFd, Buffer), Error> {
-    let made = Memfd::create(MEMFD_NAME, bytes).and_then(|memfd| Ok((memfd.map()?, memfd)));
-    let (memory, memfd) =
-        made.map_err(|error| Error::io(format!("no memory file of {bytes} bytes"), error))?;
-    Ok((memfd.into_descriptor(), Buffer::one_shot(memory)))
-}
-
-/// What the memory of buffers is called in /proc/PID/maps.
-pub(crate) const MEMFD_NAME: &str = "shorthaul-buffer";

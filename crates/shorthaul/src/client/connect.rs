@@ -10,12 +10,17 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use shorthaul_platform::memory::Trust;
 use shorthaul_platform::socket::{self, Credentials};
+
+use super::auto::{Auto, AutoPolicy};
+use super::reply::Common;
 
 use crate::address::check_path;
 use crate::connection::Violation;
 use crate::connection::client::{ClientConnection, ClientEvent};
 use crate::error::{Error, Result};
+use crate::lane::LaneCounters;
 use crate::limits::{DEADLINE_DEFAULT, HANDSHAKE_TIMEOUT, Limits};
 use crate::payload::MemoryPool;
 use crate::stream::{self, Flushed, ReceiveError};
@@ -24,13 +29,19 @@ use crate::trust::{PeerPolicy, default_policy};
 /// How a client is to be.
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// What the server is allowed; of interest is `inline_bytes_max`, for this side's memory.
+    /// What the server is allowed; of interest are `inline_bytes_max`, for this side's memory, and
+    /// `region_bytes_max`, for sealed memory.
     pub limits: Limits,
     /// Deadline of calls that have none of their own.
     pub deadline: Duration,
     /// Who the server may be. By default the client's own user or root. It is asked with the
     /// credentials of whoever made the listening socket.
     pub policy: Option<PeerPolicy>,
+    /// Vouches for the server: replies then give slices of buffers that it has filled, where they
+    /// would give copies.
+    pub trust: Option<Trust>,
+    /// Where automatic choices of a lane change their mind.
+    pub auto: AutoPolicy,
     /// Called on the client's reactor thread when it starts; to pin it, for instance.
     pub on_thread_start: Option<Arc<dyn Fn() + Send + Sync>>,
 }
@@ -41,6 +52,8 @@ impl Default for ClientOptions {
             limits: Limits::default(),
             deadline: DEADLINE_DEFAULT,
             policy: None,
+            trust: None,
+            auto: AutoPolicy::default(),
             on_thread_start: None,
         }
     }
@@ -60,7 +73,7 @@ impl std::fmt::Debug for ClientOptions {
 pub(crate) struct Connected<T> {
     pub(crate) socket: UnixStream,
     pub(crate) connection: ClientConnection<OwnedFd, T>,
-    pub(crate) pool: Arc<MemoryPool>,
+    pub(super) common: Arc<Common>,
     pub(crate) server: Credentials,
 }
 
@@ -109,7 +122,14 @@ pub(crate) fn open<T>(socket: UnixStream, options: &ClientOptions) -> Result<Con
     let pool = Arc::new(MemoryPool::default());
     let now = Instant::now();
     let connection = ClientConnection::new(options.limits, Arc::clone(&pool), now);
-    let mut connected = Connected { socket, connection, pool, server };
+    let common = Arc::new(Common {
+        pool,
+        auto: Auto::new(options.auto),
+        lanes: LaneCounters::default(),
+        limits: options.limits,
+        trust: options.trust,
+    });
+    let mut connected = Connected { socket, connection, common, server };
     connected.shake_hands()?;
     Ok(connected)
 }

@@ -11,16 +11,17 @@ use shorthaul_platform::memory::Memfd;
 use shorthaul_platform::socket::{Credentials, Wait};
 
 use super::buffer::{Buffer, Home};
-use super::call::{Call, MEMFD_NAME, Outgoing, Prepared, sealed, wire_ns};
+use super::call::{Call, Outgoing, sealed};
 use super::connect::{self, ClientOptions, Connected, broken, lost};
 use super::notices::{Notice, Notices};
-use super::reply::{CallError, Outcome, outcome};
+use super::prepare::{Choices, MEMFD_NAME, Prepared, Way, ensure_region_bytes, wire_ns};
+use super::reply::{CallError, Common, Held, Outcome, outcome};
 use crate::connection::client::{ClientConnection, ClientEvent, OutgoingCall};
 use crate::error::{Error, Result, Status};
+use crate::lane::LaneCounts;
 use crate::limits::{CLIENT_TURN_FRAMES_MAX, Limits};
-use crate::payload::MemoryPool;
 use crate::stream::{self, Flushed, ReceiveError};
-use crate::threads::deadline_after;
+use crate::threads::{deadline_after, drop_elsewhere};
 
 /// A connection whose caller does its own socket I/O: two hops per call instead of four. It serves
 /// one caller at a time; for several, see [`DirectPool`](super::DirectPool) or
@@ -32,7 +33,7 @@ use crate::threads::deadline_after;
 pub struct DirectClient {
     socket: UnixStream,
     connection: ClientConnection<OwnedFd, Token>,
-    pool: Arc<MemoryPool>,
+    common: Arc<Common>,
     released: Arc<Released>,
     home: Arc<dyn Home>,
     server: Credentials,
@@ -48,8 +49,7 @@ pub struct DirectClient {
 #[derive(Debug)]
 struct Token {
     call: u64,
-    buffer: Option<Buffer>,
-    offset: usize,
+    held: Held,
 }
 
 /// Regions that were dropped and not given up yet.
@@ -94,13 +94,13 @@ impl DirectClient {
     /// # Errors
     /// As [`DirectClient::connect`].
     pub fn from_stream(stream: UnixStream, options: &ClientOptions) -> Result<Self> {
-        let Connected { socket, connection, pool, server } = connect::open(stream, options)?;
+        let Connected { socket, connection, common, server } = connect::open(stream, options)?;
         let released = Arc::new(Released::default());
         let home: Arc<dyn Home> = released.clone();
         Ok(Self {
             socket,
             connection,
-            pool,
+            common,
             released,
             home,
             server,
@@ -124,7 +124,7 @@ impl DirectClient {
     /// [`Error::LimitReached`] over the server's limit, [`Error::Status`] with RESOURCE_EXHAUSTED
     /// if the server has no room for another, [`Error::Io`] if there is no memory.
     pub fn buffer(&mut self, bytes: usize) -> Result<Buffer> {
-        check_region_bytes(bytes, &self.limits())?;
+        ensure_region_bytes(bytes, &self.limits())?;
         let (memory, memfd) = registrable(bytes)?;
         self.ensure_alive()?;
         let region = self.new_id();
@@ -177,6 +177,11 @@ impl DirectClient {
         self.connection.link.peer_limits()
     }
 
+    /// What took which lane so far.
+    pub fn lanes(&self) -> LaneCounts {
+        self.common.lanes.get()
+    }
+
     /// Who the server is.
     pub fn server(&self) -> Credentials {
         self.server
@@ -188,17 +193,34 @@ impl DirectClient {
     }
 
     fn execute(&mut self, outgoing: Outgoing<'_>) -> Outcome {
-        let limits = self.limits();
-        let prepared = outgoing.prepare(&limits, &self.pool, &self.home, self.timeout_default)?;
-        let trouble = self.ensure_alive().and_then(|()| self.ensure_room(&limits));
+        let choices = if outgoing.is_automatic() {
+            let (common, limits) = (Arc::clone(&self.common), self.limits());
+            match Choices::make(&outgoing, &common.auto, &limits, |bytes| self.buffer(bytes)) {
+                Ok(choices) => choices,
+                Err(error) => return Err(outgoing.into_error(error)),
+            }
+        } else {
+            Choices::default()
+        };
+        let way = Way {
+            peer: self.limits(),
+            takes_sealed: self.connection.link.peer_takes_sealed(),
+            common: &self.common,
+            home: &self.home,
+            timeout_default: self.timeout_default,
+        };
+        let prepared = outgoing.prepare(&way, choices)?;
+        let trouble = self.ensure_alive().and_then(|()| self.ensure_room(&way.peer));
         if let Err(error) = trouble {
-            return Err(CallError::new(error, prepared.buffer));
+            return Err(prepared.held.into_error(error));
         }
         let deadline = prepared.deadline;
         let call = self.start(prepared);
         loop {
-            match self.step(deadline).map_err(|error| CallError::new(error, None))? {
-                Some(Step::Answered(answered, outcome)) if answered == call => return outcome,
+            match self.step(deadline).map_err(CallError::without_buffers)? {
+                Some(Step::Answered(answered, outcome)) if answered == call => {
+                    return outcome?.open(&self.common);
+                }
                 // The late answer to an earlier call.
                 Some(_) => {}
                 None => {
@@ -206,7 +228,7 @@ impl DirectClient {
                     self.connection.cancel(call, now);
                     let flushed = self.flush(now).map_err(|error| self.die(error));
                     let error = flushed.err().unwrap_or(Error::DeadlineExceeded);
-                    return Err(CallError::new(error, None));
+                    return Err(CallError::without_buffers(error));
                 }
             }
         }
@@ -214,11 +236,11 @@ impl DirectClient {
 
     fn start(&mut self, prepared: Prepared<'_>) -> u64 {
         let call = self.new_id();
-        let Prepared { method, request, place, payload, descriptor, buffer, offset, .. } = prepared;
-        let token = Token { call, buffer, offset };
         let remaining_ns = wire_ns(prepared.timeout);
-        let outgoing = OutgoingCall { call, remaining_ns, place, method, request };
-        self.connection.start(&outgoing, payload, descriptor, token);
+        let Prepared { method, request, room, upload, parts, payload, descriptors, held, .. } =
+            prepared;
+        let outgoing = OutgoingCall { call, remaining_ns, room, upload, parts, method, request };
+        self.connection.start(outgoing, payload, descriptors, Token { call, held });
         call
     }
 
@@ -316,10 +338,10 @@ impl DirectClient {
         }
     }
 
-    fn on_event(&mut self, event: ClientEvent<Token>) -> Result<Step> {
+    fn on_event(&mut self, event: ClientEvent<OwnedFd, Token>) -> Result<Step> {
         Ok(match event {
             ClientEvent::Answered { token, answer } => {
-                Step::Answered(token.call, outcome(answer, token.buffer, token.offset))
+                Step::Answered(token.call, outcome(answer, token.held, &self.common))
             }
             ClientEvent::Registered { region, result } => Step::Registered(region, result),
             ClientEvent::Notice { topic, data } => {
@@ -329,7 +351,11 @@ impl DirectClient {
             ClientEvent::Goodbye { code, message } => {
                 return Err(Error::ConnectionLost(format!("the server says {code}: {message}")));
             }
-            // Dropping the token gives its buffer back.
+            ClientEvent::Discard(descriptor) => {
+                drop_elsewhere(descriptor);
+                Step::Other
+            }
+            // Dropping the token gives its buffers back.
             ClientEvent::LetGo { .. } | ClientEvent::Retired { .. } | ClientEvent::Open => {
                 Step::Other
             }
@@ -403,6 +429,10 @@ impl DirectClient {
     fn die(&mut self, error: Error) -> Error {
         self.socket.shutdown(std::net::Shutdown::Both).ok();
         drop(self.connection.drain_tokens());
+        let strangers = self.connection.take_descriptors();
+        if !strangers.is_empty() {
+            drop_elsewhere(strangers);
+        }
         self.dead = Some(Error::ConnectionLost(error.to_string()));
         error
     }
@@ -418,16 +448,6 @@ impl sealed::Transport for &mut DirectClient {
     fn execute(self, call: Outgoing<'_>) -> Outcome {
         DirectClient::execute(self, call)
     }
-}
-
-pub(super) fn check_region_bytes(bytes: usize, limits: &Limits) -> Result<()> {
-    if bytes as u64 <= limits.region_bytes_max {
-        return Ok(());
-    }
-    Err(Error::LimitReached(format!(
-        "a buffer of {bytes} bytes is over the server's limit of {}",
-        limits.region_bytes_max
-    )))
 }
 
 /// Memory for a buffer, with all its pages.

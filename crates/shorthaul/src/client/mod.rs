@@ -1,12 +1,14 @@
 //! The client: calls from many threads over one connection, by a reactor thread of its own; or
 //! direct, by the caller's thread.
 
+mod auto;
 mod buffer;
 mod call;
 mod connect;
 mod direct;
 mod notices;
 mod pool;
+mod prepare;
 mod reactor;
 mod reply;
 mod slot;
@@ -20,24 +22,26 @@ use std::time::{Duration, Instant};
 
 use shorthaul_platform::socket::Credentials;
 
+pub use self::auto::AutoPolicy;
 pub use self::buffer::Buffer;
 use self::buffer::Home;
 pub use self::call::{Call, Transport};
 use self::call::{Outgoing, sealed};
 pub use self::connect::ClientOptions;
 pub use self::direct::DirectClient;
-use self::direct::{check_region_bytes, registrable};
+use self::direct::registrable;
 pub use self::notices::Notice;
 use self::notices::Notices;
 pub use self::pool::{DirectPool, Lent};
+use self::prepare::{Choices, Way, ensure_region_bytes};
 use self::reactor::{Command, Reactor, Submission};
-use self::reply::Outcome;
-pub use self::reply::{CallError, Lane, Reply};
+pub use self::reply::{CallError, Reply};
+use self::reply::{Common, Outcome};
 use self::slot::Slot;
 use crate::error::{Error, Result};
 use crate::inbox::Inbox;
+use crate::lane::LaneCounts;
 use crate::limits::Limits;
-use crate::payload::MemoryPool;
 use crate::threads::{deadline_after, join_by};
 
 /// A connection that many threads can call over at once. A thread of its own does the socket's
@@ -51,6 +55,7 @@ pub struct Client {
     thread: Option<JoinHandle<()>>,
     server: Credentials,
     limits: Limits,
+    takes_sealed: bool,
     timeout_default: Duration,
     next_id: AtomicU64,
     /// Waiting places that nobody waits at.
@@ -62,7 +67,7 @@ pub struct Client {
 #[derive(Debug)]
 pub(crate) struct Shared {
     inbox: Arc<Inbox<Command>>,
-    pool: Arc<MemoryPool>,
+    common: Arc<Common>,
     /// Calls that the server has not let go of.
     open_calls: AtomicUsize,
     notices: Mutex<Notices>,
@@ -102,7 +107,9 @@ impl Client {
     /// As [`Client::connect`].
     pub fn from_stream(stream: UnixStream, options: &ClientOptions) -> Result<Self> {
         let connected = connect::open(stream, options)?;
-        let (server, limits) = (connected.server, connected.connection.link.peer_limits());
+        let link = &connected.connection.link;
+        let (server, limits) = (connected.server, link.peer_limits());
+        let takes_sealed = link.peer_takes_sealed();
         let (shared, thread) = Reactor::start(connected, options)
             .map_err(|error| Error::io("can't start the client's thread", error))?;
         let home: Arc<dyn Home> = shared.clone();
@@ -111,6 +118,7 @@ impl Client {
             thread: Some(thread),
             server,
             limits,
+            takes_sealed,
             timeout_default: options.deadline,
             next_id: AtomicU64::new(1),
             slots: Mutex::default(),
@@ -130,7 +138,7 @@ impl Client {
     /// [`Error::LimitReached`] over the server's limit, [`Error::Status`] with RESOURCE_EXHAUSTED
     /// if the server has no room for another, [`Error::Io`] if there is no memory.
     pub fn buffer(&self, bytes: usize) -> Result<Buffer> {
-        check_region_bytes(bytes, &self.limits)?;
+        ensure_region_bytes(bytes, &self.limits)?;
         let (memory, memfd) = registrable(bytes)?;
         let region = self.new_id();
         let (answer, answered) = mpsc::channel();
@@ -182,19 +190,39 @@ impl Client {
         self.limits
     }
 
+    /// What took which lane so far.
+    pub fn lanes(&self) -> LaneCounts {
+        self.shared.common.lanes.get()
+    }
+
     /// Who the server is.
     pub fn server(&self) -> Credentials {
         self.server
     }
 
     fn submit(&self, outgoing: Outgoing<'_>) -> Result<Pending<'_>, CallError> {
-        let pool = &self.shared.pool;
-        let prepared = outgoing.prepare(&self.limits, pool, &self.home, self.timeout_default)?;
+        let common = &self.shared.common;
+        let choices = if outgoing.is_automatic() {
+            match Choices::make(&outgoing, &common.auto, &self.limits, |bytes| self.buffer(bytes)) {
+                Ok(choices) => choices,
+                Err(error) => return Err(outgoing.into_error(error)),
+            }
+        } else {
+            Choices::default()
+        };
+        let way = Way {
+            peer: self.limits,
+            takes_sealed: self.takes_sealed,
+            common,
+            home: &self.home,
+            timeout_default: self.timeout_default,
+        };
+        let prepared = outgoing.prepare(&way, choices)?;
         let calls_max = self.limits.calls_max as usize;
         if self.shared.open_calls.fetch_add(1, Ordering::Relaxed) >= calls_max {
             self.shared.open_calls.fetch_sub(1, Ordering::Relaxed);
             let message = format!("{calls_max} calls of this connection are open: wait for some");
-            return Err(CallError::new(Error::LimitReached(message), prepared.buffer));
+            return Err(prepared.held.into_error(Error::LimitReached(message)));
         }
         let slot = self.slots().pop().unwrap_or_default();
         let (call, deadline) = (self.new_id(), prepared.deadline);
@@ -203,9 +231,9 @@ impl Client {
             Ok(()) => Ok(Pending { client: self, call, deadline, slot: Some(slot) }),
             Err(Command::Call(submission)) => {
                 self.shared.open_calls.fetch_sub(1, Ordering::Relaxed);
-                Err(CallError::new(self.shared.end(), submission.buffer))
+                Err(submission.held.into_error(self.shared.end()))
             }
-            Err(_) => Err(CallError::new(self.shared.end(), None)),
+            Err(_) => Err(CallError::without_buffers(self.shared.end())),
         }
     }
 
@@ -252,17 +280,17 @@ impl Pending<'_> {
     /// As [`Call::send`].
     pub fn wait(mut self) -> Result<Reply, CallError> {
         let Some(slot) = self.slot.take() else {
-            return Err(CallError::new(Error::Cancelled, None));
+            return Err(CallError::without_buffers(Error::Cancelled));
         };
         match slot.wait(self.deadline) {
             Some(outcome) => {
                 // The reactor has let go of the slot.
                 self.client.slots().push(slot);
-                outcome
+                outcome?.open(&self.client.shared.common)
             }
             None => {
                 self.take_back();
-                Err(CallError::new(Error::DeadlineExceeded, None))
+                Err(CallError::without_buffers(Error::DeadlineExceeded))
             }
         }
     }

@@ -11,22 +11,23 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token as PollToken};
+use smallvec::SmallVec;
 
 use super::Shared;
-use super::buffer::Buffer;
-use super::call::{Prepared, wire_ns};
 use super::connect::{ClientOptions, Connected, broken, lost};
 use super::notices::Notices;
-use super::reply::{CallError, outcome};
+use super::prepare::{Prepared, wire_ns};
+use super::reply::{CallError, Held, outcome};
 use super::slot::Ticket;
 use crate::connection::client::{ClientConnection, ClientEvent, OutgoingCall};
 use crate::error::{Error, Result, Status};
 use crate::inbox::Inbox;
 use crate::limits::CLIENT_TURN_FRAMES_MAX;
+use crate::parts::Parts;
 use crate::payload::{MessageBytes, PooledMemory, concat};
 use crate::stream::{self, Flushed, ReceiveError};
-use crate::threads::Reaper;
-use crate::wire::Place;
+use crate::threads::{Reaper, drop_elsewhere};
+use crate::wire::{Room, Upload};
 
 /// What the callers' threads ask of the reactor.
 #[derive(Debug)]
@@ -46,27 +47,30 @@ pub(super) struct Submission {
     /// The method's name, then the request.
     text: MessageBytes,
     method_bytes: usize,
-    place: Place,
+    room: Room,
+    upload: Upload,
+    parts: Parts,
     payload: Option<PooledMemory>,
-    descriptor: Option<OwnedFd>,
-    pub(super) buffer: Option<Buffer>,
-    offset: usize,
+    descriptors: SmallVec<[OwnedFd; 2]>,
+    pub(super) held: Held,
     deadline: Instant,
     ticket: Ticket,
 }
 
 impl Submission {
     pub(super) fn new(call: u64, prepared: Prepared<'_>, ticket: Ticket) -> Self {
-        let Prepared { method, request, place, payload, descriptor, .. } = prepared;
+        let Prepared { method, request, room, upload, parts, payload, descriptors, held, .. } =
+            prepared;
         Self {
             call,
             text: concat(&[method.as_bytes(), request]),
             method_bytes: method.len(),
-            place,
+            room,
+            upload,
+            parts,
             payload,
-            descriptor,
-            buffer: prepared.buffer,
-            offset: prepared.offset,
+            descriptors,
+            held,
             deadline: prepared.deadline,
             ticket,
         }
@@ -80,8 +84,7 @@ pub(super) type Registration = mpsc::Sender<Result<(), Status>>;
 #[derive(Debug)]
 pub(super) struct Token {
     ticket: Ticket,
-    buffer: Option<Buffer>,
-    offset: usize,
+    held: Held,
 }
 
 /// The reactor: one connection, one poll.
@@ -106,14 +109,14 @@ impl Reactor {
         connected: Connected<Token>,
         options: &ClientOptions,
     ) -> io::Result<(Arc<Shared>, JoinHandle<()>)> {
-        let Connected { socket, connection, pool, .. } = connected;
+        let Connected { socket, connection, common, .. } = connected;
         let poll = Poll::new()?;
         let inbox = Arc::new(Inbox::new(poll.registry(), BELL)?);
         let fd = socket.as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), SOCKET, Interest::READABLE)?;
         let shared = Arc::new(Shared {
             inbox,
-            pool,
+            common,
             open_calls: AtomicUsize::new(0),
             notices: Mutex::new(Notices::default()),
             noticed: Condvar::new(),
@@ -198,18 +201,19 @@ impl Reactor {
     }
 
     fn start_call(&mut self, submission: Submission, now: Instant) {
-        let Submission { call, text, method_bytes, place, payload, descriptor, .. } = submission;
-        let Submission { buffer, offset, deadline, ticket, .. } = submission;
-        let token = Token { ticket, buffer, offset };
+        let Submission { call, text, method_bytes, room, upload, parts, .. } = submission;
+        let Submission { payload, descriptors, held, deadline, ticket, .. } = submission;
         let (method, request) = text.split_at(method_bytes);
         let outgoing = OutgoingCall {
             call,
             remaining_ns: wire_ns(deadline.saturating_duration_since(now)),
-            place,
+            room,
+            upload,
+            parts,
             method: std::str::from_utf8(method).unwrap_or(""),
             request,
         };
-        self.connection.start(&outgoing, payload, descriptor, token);
+        self.connection.start(outgoing, payload, descriptors, Token { ticket, held });
     }
 
     /// Reads until the socket is empty, or the turn is over: a server may send notices without end.
@@ -245,7 +249,7 @@ impl Reactor {
         }
     }
 
-    fn next_event(&mut self) -> Result<Option<ClientEvent<Token>>> {
+    fn next_event(&mut self) -> Result<Option<ClientEvent<OwnedFd, Token>>> {
         let open = self.connection.open_calls();
         let event = self.connection.next_event().map_err(broken)?;
         // The late answer to a call whose buffer was retired is no event, but it counts here.
@@ -254,14 +258,15 @@ impl Reactor {
         Ok(event)
     }
 
-    fn on_event(&mut self, event: ClientEvent<Token>) -> Result<()> {
+    fn on_event(&mut self, event: ClientEvent<OwnedFd, Token>) -> Result<()> {
         match event {
             ClientEvent::Answered { token, answer } => {
-                let outcome = outcome(answer, token.buffer, token.offset);
+                let outcome = outcome(answer, token.held, &self.shared.common);
                 if let Err(nobody_waits) = token.ticket.answer(outcome) {
                     self.bury(nobody_waits);
                 }
             }
+            ClientEvent::Discard(descriptor) => drop_elsewhere(descriptor),
             ClientEvent::LetGo { token } | ClientEvent::Retired { token } => self.bury(token),
             ClientEvent::Registered { region, result } => {
                 let found = self.registrations.iter().position(|(waiting, _)| *waiting == region);
@@ -344,13 +349,17 @@ impl Reactor {
         drop(self.shared.notices());
         self.shared.noticed.notify_all();
         for command in self.shared.inbox.close() {
-            if let Command::Call(Submission { buffer, ticket, .. }) = command {
-                // Never sent: the buffer is still the caller's.
-                ticket.answer(Err(CallError::new(lost(), buffer))).ok();
+            if let Command::Call(Submission { held, ticket, .. }) = command {
+                // Never sent: the buffers are still the caller's.
+                ticket.answer(Err(held.into_error(lost()))).ok();
             }
         }
         for token in self.connection.drain_tokens() {
-            token.ticket.answer(Err(CallError::new(lost(), None))).ok();
+            token.ticket.answer(Err(CallError::without_buffers(lost()))).ok();
+        }
+        let strangers = self.connection.take_descriptors();
+        if !strangers.is_empty() {
+            drop_elsewhere(strangers);
         }
     }
 }

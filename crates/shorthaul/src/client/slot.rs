@@ -86,7 +86,7 @@ mod tests {
     use crate::error::Error;
 
     fn outcome(call: u32) -> Outcome {
-        Err(CallError::new(Error::Misuse(call.to_string()), None))
+        Err(CallError::without_buffers(Error::Misuse(call.to_string())))
     }
 
     fn call_of(outcome: &Outcome) -> u32 {

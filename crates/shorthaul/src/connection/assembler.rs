@@ -55,22 +55,23 @@ enum State<D> {
 #[derive(Debug)]
 pub(super) struct Assembled<'a, D> {
     pub(super) frame: Frame<'a>,
-    /// The descriptor that the frame said it carries.
-    pub(super) descriptor: Option<Claim<D>>,
+    /// The descriptors that the frame said it carries.
+    pub(super) descriptors: Option<Claim<D>>,
     /// The inline payload, if the header announced one.
     pub(super) payload: Option<PooledMemory>,
 }
 
-/// What became of a descriptor that a frame said it carries.
+/// What became of the descriptors that a frame said it carries.
 #[derive(Debug)]
 pub(super) enum Claim<D> {
-    Arrived(D),
+    /// Exactly so many as it said.
+    Arrived(SmallVec<[D; 2]>),
     Lost,
 }
 
 impl<D> Claim<D> {
-    pub(super) fn into_arrived(self) -> Option<D> {
-        if let Self::Arrived(descriptor) = self { Some(descriptor) } else { None }
+    pub(super) fn into_arrived(self) -> SmallVec<[D; 2]> {
+        if let Self::Arrived(descriptors) = self { descriptors } else { SmallVec::new() }
     }
 }
 
@@ -147,9 +148,9 @@ impl<D> Assembler<D> {
             &self.staging[range][HEADER_BYTES..]
         };
         match Frame::decode(&header, body) {
-            Ok(frame) => Ok(Some(Assembled { frame, descriptor: claim, payload: memory })),
+            Ok(frame) => Ok(Some(Assembled { frame, descriptors: claim, payload: memory })),
             Err(error) => {
-                self.spoiled.extend(claim.and_then(Claim::into_arrived));
+                self.spoiled.extend(claim.into_iter().flat_map(Claim::into_arrived));
                 Err(error.into())
             }
         }
@@ -167,7 +168,7 @@ impl<D> Assembler<D> {
             }
         }
         if let State::Body { claim, .. } | State::Payload { claim, .. } = &mut self.state {
-            taken.extend(claim.take().and_then(Claim::into_arrived));
+            taken.extend(claim.take().into_iter().flat_map(Claim::into_arrived));
         }
     }
 
@@ -234,8 +235,7 @@ impl<D> Assembler<D> {
             return Err(Violation::DescriptorCount { announced: header.descriptors });
         }
         Ok(Some(match self.sets.remove(0).arrival {
-            // No frame kind takes more than one descriptor so far.
-            Arrival::Some(mut found) => found.pop().map_or(Claim::Lost, Claim::Arrived),
+            Arrival::Some(found) => Claim::Arrived(found.into_iter().collect()),
             Arrival::Lost(others) => {
                 self.spoiled.extend(others);
                 Claim::Lost

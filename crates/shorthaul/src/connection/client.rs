@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
-use super::{Link, OutFrame, Violation};
+use super::{Claim, Link, OutFrame, Violation};
 use crate::error::{Code, Status};
-use crate::limits::{CANCEL_ACK_TIMEOUT, Limits, RETIRED_BYTES_MAX};
+use crate::limits::{CANCEL_ACK_TIMEOUT, Limits, PAYLOAD_ALIGNMENT, RETIRED_BYTES_MAX};
+use crate::parts::Parts;
 use crate::payload::{MemoryPool, MessageBytes, PooledMemory};
-use crate::wire::{Call, Frame, LaneNumber, Place, Reply, VERSION};
+use crate::wire::{Call, Fill, Frame, LaneNumber, Reply, Room, Upload, VERSION};
 
 /// One server, as its client sees it. `D` is what a descriptor is; `T` is what the caller wants
 /// back with the answer, its buffer above all: a token is given back exactly once, and not before
@@ -19,20 +21,24 @@ use crate::wire::{Call, Frame, LaneNumber, Place, Reply, VERSION};
 #[derive(Debug)]
 pub(crate) struct ClientConnection<D, T> {
     pub(crate) link: Link<D>,
-    table: Table<T>,
+    table: Table<D, T>,
 }
 
 #[derive(Debug)]
-struct Table<T> {
+struct Table<D, T> {
     calls: FxHashMap<u64, OpenCall<T>>,
     /// Cancelled calls by the time their acknowledgement is due, which is the order they came in.
     unacknowledged: VecDeque<(Instant, u64)>,
     retired_bytes: u64,
+    /// Descriptors that came with answers of no use.
+    refused: Vec<D>,
 }
 
 #[derive(Debug)]
 struct OpenCall<T> {
-    place: Place,
+    room: Room,
+    /// Bytes of the client's own memory that the server may be using.
+    shared_bytes: u64,
     state: CallState<T>,
 }
 
@@ -50,24 +56,28 @@ enum CallState<T> {
 pub(crate) struct OutgoingCall<'a> {
     pub(crate) call: u64,
     pub(crate) remaining_ns: u64,
-    pub(crate) place: Place,
+    pub(crate) room: Room,
+    pub(crate) upload: Upload,
+    pub(crate) parts: Parts,
     pub(crate) method: &'a str,
     pub(crate) request: &'a [u8],
 }
 
 /// What happened.
 #[derive(Debug)]
-pub(crate) enum ClientEvent<T> {
+pub(crate) enum ClientEvent<D, T> {
     /// The hellos are exchanged: calls can be made.
     Open,
     /// The answer to a call that somebody waits for.
-    Answered { token: T, answer: Answered },
+    Answered { token: T, answer: Answered<D> },
     /// The server has let go of a call that was cancelled.
     LetGo { token: T },
     /// The server did not let go in time: unmap the buffer, never use it again.
     Retired { token: T },
     /// The server's word on a region.
     Registered { region: u64, result: Result<(), Status> },
+    /// A descriptor that came with an answer of no use: close it where that may take its time.
+    Discard(D),
     /// News from the server.
     Notice { topic: u32, data: MessageBytes },
     /// The server's last word.
@@ -76,12 +86,15 @@ pub(crate) enum ClientEvent<T> {
 
 /// An answer, checked against what was asked.
 #[derive(Debug)]
-pub(crate) struct Answered {
+pub(crate) struct Answered<D> {
     pub(crate) status: Option<Status>,
     pub(crate) lane: LaneNumber,
-    pub(crate) payload_bytes: usize,
+    pub(crate) parts: Parts,
     pub(crate) response: MessageBytes,
     pub(crate) payload: Option<PooledMemory>,
+    /// The sealed memory file, and where in it the payload starts. None on the sealed lane: this
+    /// process is out of descriptors.
+    pub(crate) sealed: Option<(D, u64)>,
 }
 
 impl<D, T> ClientConnection<D, T> {
@@ -94,13 +107,17 @@ impl<D, T> ClientConnection<D, T> {
             calls: FxHashMap::default(),
             unacknowledged: VecDeque::new(),
             retired_bytes: 0,
+            refused: Vec::new(),
         };
         Self { link, table }
     }
 
     /// The next thing that happened.
-    pub(crate) fn next_event(&mut self) -> Result<Option<ClientEvent<T>>, Violation> {
+    pub(crate) fn next_event(&mut self) -> Result<Option<ClientEvent<D, T>>, Violation> {
         loop {
+            if let Some(descriptor) = self.table.refused.pop() {
+                return Ok(Some(ClientEvent::Discard(descriptor)));
+            }
             let is_open = self.link.is_open();
             let Some(assembled) = self.link.assembler.next()? else {
                 return Ok(None);
@@ -114,7 +131,9 @@ impl<D, T> ClientConnection<D, T> {
                     Some(ClientEvent::Goodbye { code, message: message.to_owned() })
                 }
                 _ if !is_open => return Err(Violation::Unexpected("the hello must come first")),
-                Frame::Reply(reply) => self.table.on_reply(&reply, assembled.payload)?,
+                Frame::Reply(reply) => {
+                    self.table.on_reply(&reply, assembled.payload, assembled.descriptors)?
+                }
                 Frame::Registered { region, code, message } => {
                     let failed = code != Code::Ok;
                     let result = if failed { Err(Status::new(code, message)) } else { Ok(()) };
@@ -131,21 +150,23 @@ impl<D, T> ClientConnection<D, T> {
         }
     }
 
-    /// Sends a call, with the inline payload of its request and the memory file of a one-shot
-    /// place. The caller has checked it against [`Link::peer_limits`]; ids are never used twice.
+    /// Sends a call, with the inline payload of its request and the memory files that belong to it.
+    /// The caller has checked it against [`Link::peer_limits`]; ids are never used twice.
     pub(crate) fn start(
         &mut self,
-        call: &OutgoingCall<'_>,
+        call: OutgoingCall<'_>,
         payload: Option<PooledMemory>,
-        descriptor: Option<D>,
+        descriptors: SmallVec<[D; 2]>,
         token: T,
     ) {
-        let OutgoingCall { call: id, remaining_ns, place, method, request } = *call;
+        let OutgoingCall { call: id, remaining_ns, room, upload, parts, method, request } = call;
         let payload_bytes = payload.as_ref().map_or(0, |payload| payload.len());
-        let frame = Frame::Call(Call { call: id, remaining_ns, place, method, request });
-        let head = frame.encode(payload_bytes as u64);
-        self.link.outbox.push(OutFrame { head, payload, payload_bytes, descriptor });
-        self.table.calls.insert(id, OpenCall { place, state: CallState::Waiting(token) });
+        let call = Call { call: id, remaining_ns, room, upload, parts, method, request };
+        let head = Frame::Call(call).encode(payload_bytes as u64);
+        self.link.outbox.push(OutFrame { head, payload, payload_bytes, descriptors });
+        let shared_bytes = room.fill.bytes() + upload_bytes_shared(upload);
+        let state = CallState::Waiting(token);
+        self.table.calls.insert(id, OpenCall { room, shared_bytes, state });
     }
 
     /// Takes a call back: its token comes out as `LetGo` or `Retired`. False if it is not waiting.
@@ -190,9 +211,16 @@ impl<D, T> ClientConnection<D, T> {
     pub(crate) fn handle_timeout(
         &mut self,
         now: Instant,
-    ) -> Result<Option<ClientEvent<T>>, Violation> {
+    ) -> Result<Option<ClientEvent<D, T>>, Violation> {
         self.link.check_time(now)?;
         self.table.retire(now)
+    }
+
+    /// Takes out every descriptor that the server has sent and nobody has taken.
+    pub(crate) fn take_descriptors(&mut self) -> Vec<D> {
+        let mut taken = std::mem::take(&mut self.table.refused);
+        self.link.assembler.take_descriptors(&mut taken);
+        taken
     }
 
     /// The connection is gone: every token that is still out comes back.
@@ -205,33 +233,51 @@ impl<D, T> ClientConnection<D, T> {
     }
 }
 
-impl<T> Table<T> {
+impl<D, T> Table<D, T> {
     fn on_reply(
         &mut self,
         reply: &Reply<'_>,
         payload: Option<PooledMemory>,
-    ) -> Result<Option<ClientEvent<T>>, Violation> {
+        sealed: Option<Claim<D>>,
+    ) -> Result<Option<ClientEvent<D, T>>, Violation> {
+        let mut sealed = sealed.map(Claim::into_arrived).unwrap_or_default();
         let Entry::Occupied(entry) = self.calls.entry(reply.call) else {
+            self.refused.extend(sealed);
             return Err(Violation::Answer("no such call is open"));
         };
         // Checked while the call is open: should this end the connection, its token comes out with
         // the others.
-        let answer = check_answer(entry.get().place, reply, payload)?;
+        let checked = check_answer(&entry.get().room, reply);
+        let is_waited_for = matches!(entry.get().state, CallState::Waiting(_));
+        if checked.is_err() || !is_waited_for {
+            self.refused.extend(sealed.drain(..));
+        }
+        let (status, lane) = checked?;
         let open = entry.remove();
         Ok(match open.state {
-            CallState::Waiting(token) => Some(ClientEvent::Answered { token, answer }),
+            CallState::Waiting(token) => {
+                let answer = Answered {
+                    parts: if status.is_none() { reply.parts.clone() } else { Parts::default() },
+                    status,
+                    lane,
+                    response: MessageBytes::from_slice(reply.response),
+                    payload,
+                    sealed: sealed.pop().map(|descriptor| (descriptor, reply.offset)),
+                };
+                Some(ClientEvent::Answered { token, answer })
+            }
             CallState::Cancelled(token) => {
                 self.unacknowledged.retain(|&(_, call)| call != reply.call);
                 Some(ClientEvent::LetGo { token })
             }
             CallState::Retired => {
-                self.retired_bytes -= shared_bytes(open.place);
+                self.retired_bytes -= open.shared_bytes;
                 None
             }
         })
     }
 
-    fn retire(&mut self, now: Instant) -> Result<Option<ClientEvent<T>>, Violation> {
+    fn retire(&mut self, now: Instant) -> Result<Option<ClientEvent<D, T>>, Violation> {
         let Some(&(by, call)) = self.unacknowledged.front().filter(|&&(by, _)| now >= by) else {
             return Ok(None);
         };
@@ -240,7 +286,7 @@ impl<T> Table<T> {
         let Some(open) = self.calls.get_mut(&call) else {
             return Ok(None);
         };
-        self.retired_bytes += shared_bytes(open.place);
+        self.retired_bytes += open.shared_bytes;
         match std::mem::replace(&mut open.state, CallState::Retired) {
             CallState::Waiting(token) | CallState::Cancelled(token) => {
                 if self.retired_bytes > RETIRED_BYTES_MAX {
@@ -257,12 +303,7 @@ impl<T> Table<T> {
 
 /// Checks an answer against what was asked: a lane that was not offered, or more bytes than were
 /// offered, is a violation.
-fn check_answer(
-    place: Place,
-    reply: &Reply<'_>,
-    payload: Option<PooledMemory>,
-) -> Result<Answered, Violation> {
-    let response = MessageBytes::from_slice(reply.response);
+fn check_answer(room: &Room, reply: &Reply<'_>) -> Result<(Option<Status>, LaneNumber), Violation> {
     if reply.code != Code::Ok {
         if reply.lane != LaneNumber::None {
             return Err(Violation::Answer("a failure with a payload"));
@@ -270,41 +311,27 @@ fn check_answer(
         let mut status = Status::new(reply.code, reply.message);
         let is_size = reply.code == Code::OutOfRange && reply.payload_bytes > 0;
         status.bytes_needed = is_size.then_some(reply.payload_bytes);
-        let lane = LaneNumber::None;
-        return Ok(Answered { status: Some(status), lane, payload_bytes: 0, response, payload });
+        return Ok((Some(status), LaneNumber::None));
     }
-    let is_offered = match (place, reply.lane) {
-        (_, LaneNumber::None) => reply.payload_bytes == 0,
-        (Place::Inline { .. }, LaneNumber::Inline) => true,
-        (
-            Place::Region { .. } | Place::OneShot { .. },
-            LaneNumber::FillMap | LaneNumber::FillWrite,
-        ) => true,
-        _ => false,
+    let (is_offered, bytes_max) = match reply.lane {
+        LaneNumber::None => (true, 0),
+        LaneNumber::Inline => (true, room.inline_bytes),
+        LaneNumber::FillMap | LaneNumber::FillWrite => (room.fill != Fill::None, room.fill.bytes()),
+        LaneNumber::Sealed => (room.sealed_bytes > 0, room.sealed_bytes),
     };
     if !is_offered {
         return Err(Violation::Answer("a lane that the call did not offer"));
     }
-    if reply.payload_bytes > bytes_of(place) {
+    if !reply.offset.is_multiple_of(PAYLOAD_ALIGNMENT) {
+        return Err(Violation::Answer("a payload that does not start at a multiple of 64"));
+    }
+    if reply.payload_bytes > bytes_max {
         return Err(Violation::Answer("more payload than the call offered room for"));
     }
-    let payload_bytes = reply.payload_bytes as usize;
-    Ok(Answered { status: None, lane: reply.lane, payload_bytes, response, payload })
+    Ok((None, reply.lane))
 }
 
-fn bytes_of(place: Place) -> u64 {
-    match place {
-        Place::None => 0,
-        Place::Inline { bytes_max: bytes }
-        | Place::Region { bytes, .. }
-        | Place::OneShot { bytes } => bytes,
-    }
-}
-
-/// Bytes of the client's own memory that the server may write.
-fn shared_bytes(place: Place) -> u64 {
-    match place {
-        Place::None | Place::Inline { .. } => 0,
-        Place::Region { bytes, .. } | Place::OneShot { bytes } => bytes,
-    }
+/// Bytes of the client's own memory that the server reads until its reply.
+fn upload_bytes_shared(upload: Upload) -> u64 {
+    if let Upload::Region(span) = upload { span.bytes } else { 0 }
 }

@@ -21,7 +21,7 @@ mod simulation;
 use std::sync::Arc;
 use std::time::Instant;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use self::assembler::{Assembled, Assembler, Claim};
 pub(crate) use self::outbox::Transmit;
@@ -29,7 +29,7 @@ use self::outbox::{OutFrame, Outbox};
 use crate::error::Code;
 use crate::limits::{HANDSHAKE_TIMEOUT, Limits, MESSAGE_BYTES_CAP};
 use crate::payload::MemoryPool;
-use crate::wire::{Frame, Hello, VERSION, WireError};
+use crate::wire::{FEATURE_SEALED, Frame, Hello, VERSION, WireError};
 
 /// The descriptors that came with one read.
 #[derive(Debug)]
@@ -93,8 +93,8 @@ pub(crate) struct Link<D> {
     assembler: Assembler<D>,
     outbox: Outbox<D>,
     limits: Limits,
-    /// The peer's limits, once its hello is here.
-    peer: Option<Limits>,
+    /// The peer's limits and abilities, once its hello is here.
+    peer: Option<(Limits, u64)>,
     hello_by: Instant,
     /// Whether the peer may take its time to read. A server may: it stops reading while a client
     /// has too much under way, and the client's calls have deadlines of their own.
@@ -172,7 +172,12 @@ impl<D> Link<D> {
 
     /// The peer's limits; the smallest possible before its hello.
     pub(crate) fn peer_limits(&self) -> Limits {
-        self.peer.unwrap_or(NO_LIMITS)
+        self.peer.map_or(NO_LIMITS, |(limits, _)| limits)
+    }
+
+    /// Whether the peer takes sealed memory files.
+    pub(crate) fn peer_takes_sealed(&self) -> bool {
+        self.peer.is_some_and(|(_, features)| features & FEATURE_SEALED != 0)
     }
 
     /// When [`Self::check_time`] has something to find.
@@ -207,8 +212,8 @@ impl<D> Link<D> {
 
     fn push_with(&mut self, frame: Frame<'_>, descriptor: D) {
         let head = frame.encode(0);
-        let descriptor = Some(descriptor);
-        self.outbox.push(OutFrame { head, payload: None, payload_bytes: 0, descriptor });
+        let descriptors = smallvec![descriptor];
+        self.outbox.push(OutFrame { head, payload: None, payload_bytes: 0, descriptors });
     }
 
     fn push_hello(&mut self, version_min: u16) {
@@ -218,7 +223,7 @@ impl<D> Link<D> {
     }
 
     fn accept_hello(&mut self, hello: &Hello) -> Result<(), Violation> {
-        let Hello { version_min, version_max, mut limits, .. } = *hello;
+        let Hello { version_min, version_max, mut limits, features } = *hello;
         if self.is_open() {
             return Err(Violation::Unexpected("a second hello"));
         }
@@ -226,13 +231,13 @@ impl<D> Link<D> {
             return Err(Violation::Version(version_min, version_max));
         }
         limits.message_bytes_max = limits.message_bytes_max.min(MESSAGE_BYTES_CAP);
-        self.peer = Some(limits);
+        self.peer = Some((limits, features));
         Ok(())
     }
 }
 
-/// Abilities of this side beyond the version; none yet.
-const FEATURES: u64 = 0;
+/// Abilities of this side beyond the version.
+const FEATURES: u64 = FEATURE_SEALED;
 
 const NO_LIMITS: Limits = Limits {
     calls_max: 0,

@@ -27,15 +27,15 @@ pub(super) struct OutFrame<D> {
     pub(super) payload: Option<PooledMemory>,
     /// How many bytes of the payload's memory are sent.
     pub(super) payload_bytes: usize,
-    pub(super) descriptor: Option<D>,
+    pub(super) descriptors: SmallVec<[D; 2]>,
 }
 
-/// What to write next: parts of one or more frames, and the descriptor that goes with the first
+/// What to write next: parts of one or more frames, and the descriptors that go with the first
 /// byte.
 #[derive(Debug)]
 pub(crate) struct Transmit<'a, D> {
     pub(crate) parts: SmallVec<[IoSlice<'a>; PARTS_MAX]>,
-    pub(crate) descriptor: Option<&'a D>,
+    pub(crate) descriptors: &'a [D],
 }
 
 impl<D> Outbox<D> {
@@ -48,7 +48,7 @@ impl<D> Outbox<D> {
     }
 
     pub(super) fn push_head(&mut self, head: Head) {
-        self.push(OutFrame { head, payload: None, payload_bytes: 0, descriptor: None });
+        self.push(OutFrame { head, payload: None, payload_bytes: 0, descriptors: SmallVec::new() });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -60,15 +60,15 @@ impl<D> Outbox<D> {
         self.frames.len() >= OUTBOX_FRAMES_MAX
     }
 
-    /// The next parts to write. A descriptor rides on the first byte of its own frame, so a frame
-    /// that has one starts a write of its own.
+    /// The next parts to write. Descriptors ride on the first byte of their own frame, so a frame
+    /// that has any starts a write of its own.
     pub(super) fn transmit(&self) -> Option<Transmit<'_, D>> {
         let first = self.frames.front()?;
-        let descriptor = first.descriptor.as_ref();
+        let descriptors = &first.descriptors[..];
         let mut parts = SmallVec::new();
         let mut skip = self.written;
         for (index, frame) in self.frames.iter().enumerate() {
-            if parts.len() + 2 > PARTS_MAX || (index > 0 && frame.descriptor.is_some()) {
+            if parts.len() + 2 > PARTS_MAX || (index > 0 && !frame.descriptors.is_empty()) {
                 break;
             }
             for part in [&frame.head[..], frame.payload_part()] {
@@ -79,16 +79,16 @@ impl<D> Outbox<D> {
                 }
             }
         }
-        Some(Transmit { parts, descriptor })
+        Some(Transmit { parts, descriptors })
     }
 
-    /// Says that `bytes` bytes of the last transmit were written; its descriptor went with them.
+    /// Says that `bytes` bytes of the last transmit were written; its descriptors went with them.
     /// Returns the bytes of inline payload in frames that are now written whole.
     pub(super) fn sent(&mut self, bytes: usize, now: Instant) -> u64 {
         if let Some(first) = self.frames.front_mut()
             && bytes > 0
         {
-            first.descriptor = None;
+            first.descriptors.clear();
         }
         self.written += bytes;
         let mut payload_bytes = 0;

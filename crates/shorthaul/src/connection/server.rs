@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::{Assembled, Claim, Link, OutFrame, Outbox, Violation};
 use crate::error::{Code, Status};
 use crate::limits::{Limits, PAYLOAD_ALIGNMENT};
+use crate::parts::Parts;
 use crate::payload::{MemoryPool, MessageBytes, PooledMemory, concat};
-use crate::wire::{Call, Frame, LaneNumber, Place, Reply, VERSION};
+use crate::wire::{Call, Fill, Frame, LaneNumber, Reply, Room, Span, Upload, VERSION};
 
 /// One client, as its server sees it. `D` is what a descriptor is, `R` what a region becomes once
 /// its descriptor was accepted.
@@ -64,28 +66,48 @@ pub(crate) struct IncomingCall<D, R> {
     /// The method's name, then the request.
     pub(crate) text: MessageBytes,
     pub(crate) method_bytes: usize,
-    pub(crate) target: IncomingTarget<D, R>,
-    pub(crate) payload: Option<PooledMemory>,
+    pub(crate) room: Room,
+    pub(crate) fill: IncomingFill<D, R>,
+    pub(crate) upload: IncomingUpload<D, R>,
+    pub(crate) parts: Parts,
 }
 
-/// Where the payload of the answer belongs.
+/// The client's memory that the answer may fill, as [`Room::fill`] says.
 #[derive(Debug)]
-pub(crate) enum IncomingTarget<D, R> {
+pub(crate) enum IncomingFill<D, R> {
     None,
-    Inline { bytes_max: u64 },
-    Region { region: R, offset: u64, bytes: u64 },
+    Region(IncomingSpan<R>),
     OneShot { descriptor: D, bytes: u64 },
+}
+
+/// The bulk that came with the request.
+#[derive(Debug)]
+pub(crate) enum IncomingUpload<D, R> {
+    None,
+    Inline(PooledMemory),
+    Region(IncomingSpan<R>),
+    Sealed { descriptor: D, offset: u64, bytes: u64 },
+}
+
+/// A part of a region that is registered, known to be inside it; how long it is, the call says.
+#[derive(Debug)]
+pub(crate) struct IncomingSpan<R> {
+    pub(crate) region: R,
+    pub(crate) offset: u64,
 }
 
 /// An answer to a call.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Answer<D> {
     pub(crate) status: Option<Status>,
     pub(crate) lane: LaneNumber,
-    pub(crate) payload_bytes: u64,
+    /// With OUT_OF_RANGE: one of as many bytes as are needed.
+    pub(crate) parts: Parts,
     pub(crate) response: MessageBytes,
-    /// The inline payload; its first `payload_bytes` bytes are sent.
+    /// The inline payload, of which as many bytes are sent as the parts have.
     pub(crate) payload: Option<PooledMemory>,
+    /// The sealed memory file, and where in it the payload starts.
+    pub(crate) sealed: Option<(D, u64)>,
 }
 
 impl<D, R: Clone> ServerConnection<D, R> {
@@ -112,14 +134,15 @@ impl<D, R: Clone> ServerConnection<D, R> {
             let Some(assembled) = self.link.assembler.next()? else {
                 return Ok(None);
             };
-            let event = match (assembled.frame, is_open) {
+            let event = match (&assembled.frame, is_open) {
                 (Frame::Hello(hello), _) => {
+                    let hello = *hello;
                     self.link.accept_hello(&hello)?;
                     self.link.push_hello(VERSION);
                     None
                 }
                 (_, false) => {
-                    self.table.refuse(assembled.descriptor);
+                    self.table.refuse(assembled.descriptors);
                     return Err(Violation::Unexpected("the hello must come first"));
                 }
                 _ => self.table.on_frame(assembled, &mut self.link.outbox, now)?,
@@ -131,7 +154,7 @@ impl<D, R: Clone> ServerConnection<D, R> {
     }
 
     /// Answers a call; one that is not open (the connection was told of its end) is passed over.
-    pub(crate) fn answer(&mut self, call: u64, answer: Answer) {
+    pub(crate) fn answer(&mut self, call: u64, answer: Answer<D>) {
         if self.table.calls.remove(&call).is_some() {
             push_answer(&mut self.link.outbox, call, answer);
         }
@@ -183,11 +206,11 @@ impl<D, R: Clone> Table<D, R> {
         outbox: &mut Outbox<D>,
         now: Instant,
     ) -> Result<Option<ServerEvent<D, R>>, Violation> {
-        let Assembled { frame, descriptor, payload } = assembled;
+        let Assembled { frame, descriptors, payload } = assembled;
         match frame {
-            Frame::Call(call) => self.on_call(&call, descriptor, payload, outbox, now),
+            Frame::Call(call) => self.on_call(call, descriptors, payload, outbox, now),
             Frame::Register { region, bytes } => {
-                self.on_register(region, bytes, descriptor, outbox)
+                self.on_register(region, bytes, descriptors, outbox)
             }
             Frame::Release { region } => {
                 let released = self.regions.remove(&region);
@@ -208,18 +231,18 @@ impl<D, R: Clone> Table<D, R> {
 
     fn on_call(
         &mut self,
-        call: &Call<'_>,
-        descriptor: Option<Claim<D>>,
+        call: Call<'_>,
+        descriptors: Option<Claim<D>>,
         payload: Option<PooledMemory>,
         outbox: &mut Outbox<D>,
         now: Instant,
     ) -> Result<Option<ServerEvent<D, R>>, Violation> {
         if self.calls.contains_key(&call.call) {
-            self.refuse(descriptor);
+            self.refuse(descriptors);
             return Err(Violation::Unexpected("a call with the id of one that is open"));
         }
-        let target = match self.target(call, descriptor) {
-            Ok(target) => target,
+        let (fill, upload) = match self.memory(&call, descriptors, payload) {
+            Ok(memory) => memory,
             Err(status) => {
                 push_answer(outbox, call.call, Answer::failure(status));
                 return Ok(None);
@@ -230,41 +253,58 @@ impl<D, R: Clone> Table<D, R> {
         let remaining = Duration::from_nanos(call.remaining_ns);
         let deadline = (call.remaining_ns > 0).then(|| now.checked_add(remaining)).flatten();
         let method_bytes = call.method.len();
-        let call = call.call;
+        let Call { call, room, parts, .. } = call;
         Ok(Some(ServerEvent::Call(IncomingCall {
             call,
             deadline,
             text,
             method_bytes,
-            target,
-            payload,
+            room,
+            fill,
+            upload,
+            parts,
         })))
     }
 
-    /// Checks what the call wants, once, and turns it into what can be used without another look.
-    fn target(
+    /// Checks what the call wants and brings, once, and turns it into what can be used without
+    /// another look.
+    fn memory(
         &mut self,
         call: &Call<'_>,
-        descriptor: Option<Claim<D>>,
-    ) -> Result<IncomingTarget<D, R>, Status> {
-        let admitted = self.admit(call).and_then(|()| self.place(call.place));
-        match (admitted, descriptor) {
-            (Ok(target), None) => Ok(target),
-            (Ok(_), Some(Claim::Arrived(descriptor))) => {
-                let bytes = if let Place::OneShot { bytes } = call.place { bytes } else { 0 };
-                Ok(IncomingTarget::OneShot { descriptor, bytes })
-            }
-            (Ok(_), Some(Claim::Lost)) => Err(no_descriptor_arrived()),
-            (Err(status), descriptor) => {
-                self.refuse(descriptor);
-                Err(status)
-            }
+        descriptors: Option<Claim<D>>,
+        payload: Option<PooledMemory>,
+    ) -> Result<(IncomingFill<D, R>, IncomingUpload<D, R>), Status> {
+        if let Err(status) = self.admit(call).and_then(|()| self.check_memory(call)) {
+            self.refuse(descriptors);
+            return Err(status);
         }
+        let mut descriptors = match descriptors {
+            None => SmallVec::new(),
+            Some(Claim::Arrived(descriptors)) => descriptors,
+            Some(Claim::Lost) => return Err(no_descriptor_arrived()),
+        }
+        .into_iter();
+        // The decoder has counted them.
+        let mut next = || descriptors.next().ok_or_else(no_descriptor_arrived);
+        let fill = match call.room.fill {
+            Fill::None => IncomingFill::None,
+            Fill::Region(span) => IncomingFill::Region(self.span(span)?),
+            Fill::OneShot { bytes } => IncomingFill::OneShot { descriptor: next()?, bytes },
+        };
+        let upload = match (call.upload, payload) {
+            (Upload::Region(span), _) => IncomingUpload::Region(self.span(span)?),
+            (Upload::Sealed { offset, bytes }, _) => {
+                IncomingUpload::Sealed { descriptor: next()?, offset, bytes }
+            }
+            (_, Some(payload)) => IncomingUpload::Inline(payload),
+            (_, None) => IncomingUpload::None,
+        };
+        Ok((fill, upload))
     }
 
     /// Keeps a descriptor to be closed where that may take its time.
-    fn refuse(&mut self, descriptor: Option<Claim<D>>) {
-        self.refused.extend(descriptor.and_then(Claim::into_arrived));
+    fn refuse(&mut self, descriptors: Option<Claim<D>>) {
+        self.refused.extend(descriptors.into_iter().flat_map(Claim::into_arrived));
     }
 
     fn admit(&self, call: &Call<'_>) -> Result<(), Status> {
@@ -288,32 +328,36 @@ impl<D, R: Clone> Table<D, R> {
         Ok(())
     }
 
-    fn place(&self, place: Place) -> Result<IncomingTarget<D, R>, Status> {
-        match place {
-            Place::None => Ok(IncomingTarget::None),
-            Place::Inline { bytes_max } => Ok(IncomingTarget::Inline { bytes_max }),
-            Place::Region { region, offset, bytes } => self.region(region, offset, bytes),
-            Place::OneShot { bytes } if bytes > self.limits.region_bytes_max => {
-                Err(region_too_large(bytes, self.limits.region_bytes_max))
+    /// Looks at all memory that the call names, before any descriptor is parted from the others.
+    fn check_memory(&self, call: &Call<'_>) -> Result<(), Status> {
+        let bytes_max = self.limits.region_bytes_max;
+        match call.room.fill {
+            Fill::OneShot { bytes } if bytes > bytes_max => {
+                return Err(region_too_large(bytes, bytes_max));
             }
-            // Stands for the descriptor, which the caller of this function has.
-            Place::OneShot { .. } => Ok(IncomingTarget::None),
+            Fill::Region(span) => drop(self.span(span)?),
+            Fill::None | Fill::OneShot { .. } => {}
+        }
+        match call.upload {
+            Upload::Sealed { offset, bytes } => {
+                ensure_aligned(offset)?;
+                let end = offset.saturating_add(bytes);
+                if end > bytes_max { Err(region_too_large(end, bytes_max)) } else { Ok(()) }
+            }
+            Upload::Region(span) => self.span(span).map(drop),
+            Upload::None | Upload::Inline { .. } => Ok(()),
         }
     }
 
-    fn region(&self, region: u64, offset: u64, bytes: u64) -> Result<IncomingTarget<D, R>, Status> {
+    fn span(&self, span: Span) -> Result<IncomingSpan<R>, Status> {
+        let Span { region, offset, bytes } = span;
         let Some((handle, region_bytes)) = self.regions.get(&region) else {
             return Err(Status::new(
                 Code::NotFound,
                 format!("no region {region} is registered on this connection"),
             ));
         };
-        if !offset.is_multiple_of(PAYLOAD_ALIGNMENT) {
-            return Err(Status::new(
-                Code::InvalidArgument,
-                format!("offset {offset} is not a multiple of {PAYLOAD_ALIGNMENT}"),
-            ));
-        }
+        ensure_aligned(offset)?;
         if offset.checked_add(bytes).is_none_or(|end| end > *region_bytes) {
             return Err(Status::new(
                 Code::InvalidArgument,
@@ -323,19 +367,19 @@ impl<D, R: Clone> Table<D, R> {
                 ),
             ));
         }
-        Ok(IncomingTarget::Region { region: handle.clone(), offset, bytes })
+        Ok(IncomingSpan { region: handle.clone(), offset })
     }
 
     fn on_register(
         &mut self,
         region: u64,
         bytes: u64,
-        descriptor: Option<Claim<D>>,
+        descriptors: Option<Claim<D>>,
         outbox: &mut Outbox<D>,
     ) -> Result<Option<ServerEvent<D, R>>, Violation> {
         let count = self.regions.len();
         if let Entry::Occupied(_) = self.regions.entry(region) {
-            self.refuse(descriptor);
+            self.refuse(descriptors);
             return Err(Violation::Unexpected("a region is registered twice"));
         }
         let Limits { regions_max, region_bytes_max, .. } = self.limits;
@@ -349,23 +393,21 @@ impl<D, R: Clone> Table<D, R> {
         } else {
             None
         };
-        match (refusal, descriptor) {
-            (None, Some(Claim::Arrived(descriptor))) => {
+        let arrived = descriptors.and_then(|claim| claim.into_arrived().pop());
+        match (refusal, arrived) {
+            (None, Some(descriptor)) => {
                 return Ok(Some(ServerEvent::Register { region, bytes, descriptor }));
             }
-            (Some(status), Some(Claim::Arrived(descriptor))) => {
-                self.refused.push(descriptor);
-                push_registered(outbox, region, &status);
-            }
-            (status, _) => {
-                push_registered(outbox, region, &status.unwrap_or_else(no_descriptor_arrived));
+            (refusal, arrived) => {
+                self.refused.extend(arrived);
+                push_registered(outbox, region, &refusal.unwrap_or_else(no_descriptor_arrived));
             }
         }
         Ok(None)
     }
 }
 
-impl Answer {
+impl<D> Answer<D> {
     /// An answer that is no success, whatever the handler has put into it.
     pub(crate) fn failure(mut status: Status) -> Self {
         match status.code {
@@ -373,25 +415,54 @@ impl Answer {
             Code::OutOfRange => {}
             _ => status.bytes_needed = None,
         }
-        let payload_bytes =
-            status.bytes_needed.filter(|_| status.code == Code::OutOfRange).unwrap_or(0);
-        let (lane, response, payload) = (LaneNumber::None, MessageBytes::new(), None);
-        Self { status: Some(status), lane, payload_bytes, response, payload }
+        let needed = status.bytes_needed.filter(|_| status.code == Code::OutOfRange).unwrap_or(0);
+        Self {
+            status: Some(status),
+            lane: LaneNumber::None,
+            parts: Parts::one(usize::try_from(needed).unwrap_or(usize::MAX)),
+            response: MessageBytes::new(),
+            payload: None,
+            sealed: None,
+        }
+    }
+
+    /// Bytes of payload that it moves.
+    pub(crate) fn moved_bytes(&self) -> u64 {
+        // In a failure the bytes are what a buffer needs, and nothing was moved.
+        if self.status.is_none() { self.parts.bytes() as u64 } else { 0 }
     }
 }
 
-fn push_answer<D>(outbox: &mut Outbox<D>, call: u64, answer: Answer) {
-    let Answer { status, lane, payload_bytes, response, payload } = answer;
+fn push_answer<D>(outbox: &mut Outbox<D>, call: u64, answer: Answer<D>) {
+    let Answer { status, lane, parts, response, payload, sealed } = answer;
     let (code, message) = match &status {
         Some(status) => (status.code, status.message.as_str()),
         None => (Code::Ok, ""),
     };
-    let reply = Reply { call, code, lane, payload_bytes, response: &response, message };
-    let inline_bytes = if lane == LaneNumber::Inline { payload_bytes } else { 0 };
-    let head = Frame::Reply(reply).encode(inline_bytes);
-    let payload_bytes = inline_bytes as usize;
+    let payload_bytes = if lane == LaneNumber::Inline { parts.bytes() } else { 0 };
+    let offset = sealed.as_ref().map_or(0, |&(_, offset)| offset);
+    let reply = Reply {
+        call,
+        code,
+        lane,
+        payload_bytes: parts.bytes() as u64,
+        offset,
+        parts,
+        response: &response,
+        message,
+    };
+    let head = Frame::Reply(reply).encode(payload_bytes as u64);
     let payload = payload.filter(|_| payload_bytes > 0);
-    outbox.push(OutFrame { head, payload, payload_bytes, descriptor: None });
+    let descriptors = sealed.map(|(descriptor, _)| descriptor).into_iter().collect();
+    outbox.push(OutFrame { head, payload, payload_bytes, descriptors });
+}
+
+fn ensure_aligned(offset: u64) -> Result<(), Status> {
+    if offset.is_multiple_of(PAYLOAD_ALIGNMENT) {
+        return Ok(());
+    }
+    let message = format!("offset {offset} is not a multiple of {PAYLOAD_ALIGNMENT}");
+    Err(Status::new(Code::InvalidArgument, message))
 }
 
 fn push_registered<D>(outbox: &mut Outbox<D>, region: u64, status: &Status) {

@@ -1,21 +1,27 @@
 //! What a server is for: calls come in, each is answered exactly once.
 
 use std::fmt;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use shorthaul_platform::memory::SharedMapping;
+use shorthaul_platform::memory::{LentFile, SharedMapping};
 use smallvec::SmallVec;
 
-use super::outgoing::{FillPolicy, Out, PayloadOut, Sink, Target};
+use super::incoming::{PayloadIn, Source, Upload};
+use super::outgoing::{FillPolicy, FillTarget, Out, PayloadOut, Sink, Target, no_memory};
 use super::peer::{Completion, Peer, Spent};
 use super::queue::Queued;
 use super::region::{Account, Region};
 use super::shared::Shared;
-use crate::connection::server::{Answer, IncomingCall, IncomingTarget};
+use crate::connection::server::{Answer, IncomingCall, IncomingFill, IncomingSpan, IncomingUpload};
 use crate::error::{Code, Status};
+use crate::lane::Lane;
 use crate::limits::MESSAGE_BYTES_CAP;
-use crate::payload::{MessageBytes, PooledMemory};
+use crate::object::SealedObject;
+use crate::parts::Parts;
+use crate::payload::MessageBytes;
 use crate::wire::LaneNumber;
 
 /// What a server does with calls. Closures that take `&mut InboundCall` are services.
@@ -64,7 +70,7 @@ pub(crate) struct Open {
     deadline: Option<Instant>,
     text: MessageBytes,
     method_bytes: usize,
-    payload: Option<PooledMemory>,
+    upload: Upload,
     target: Target,
     out: Option<Out>,
     /// Whether this runs on the reactor itself, which takes the answer from here, and unmaps after
@@ -72,45 +78,35 @@ pub(crate) struct Open {
     on_reactor: bool,
     /// What the queue has charged for it already.
     charged_bytes: u64,
+    /// Bytes of the request's payload that came inline.
+    request_bytes: u64,
 }
 
 impl InboundCall {
     pub(crate) fn new(
-        incoming: IncomingCall<std::os::fd::OwnedFd, Arc<Region>>,
-        mapping: impl FnOnce(&Region) -> Option<Arc<SharedMapping>>,
+        incoming: IncomingCall<OwnedFd, Arc<Region>>,
+        mut mapping: impl FnMut(&Region) -> Option<Arc<SharedMapping>>,
         peer: Peer,
         account: &Arc<Account>,
         shared: Arc<Shared>,
     ) -> Self {
-        let IncomingCall { call, deadline, text, method_bytes, target, payload } = incoming;
-        let target = match target {
-            IncomingTarget::None => Target::None,
-            IncomingTarget::Inline { bytes_max } => {
-                let bytes_max = bytes_max.min(peer.inline_bytes_max());
-                Target::Inline { bytes_max }
-            }
-            IncomingTarget::Region { region, offset, bytes } => {
-                let kept = mapping(&region);
-                let (offset, bytes) = (offset as usize, bytes as usize);
-                Target::Region { region, offset, bytes, kept, is_registered: true }
-            }
-            IncomingTarget::OneShot { descriptor, bytes } => {
-                match Region::accept(descriptor, bytes, account) {
-                    Ok(region) => {
-                        // A mapping is looked for here too, and never found: the region is new.
-                        let kept = mapping(&region);
-                        Target::one_shot(region, kept, bytes)
-                    }
-                    Err(rejected) => {
-                        shared.undertaker.bury(rejected.remains);
-                        Target::Refused(rejected.status)
-                    }
-                }
-            }
-        };
+        let IncomingCall { call, deadline, text, method_bytes, room, fill, upload, parts } =
+            incoming;
+        let fill = fill_target(fill, &mut mapping, account, &shared);
+        let upload = Upload { source: source(upload, &mut mapping, account, &shared), parts };
+        let mut target = Target { room, fill, account: Arc::clone(account) };
+        let inline_bytes_max = peer.inline_bytes_max();
+        target.room.inline_bytes = target.room.inline_bytes.min(inline_bytes_max);
+        if !peer.takes_sealed() {
+            target.room.sealed_bytes = 0;
+        }
         let on_reactor = shared.config.inline_handlers;
         let out = None;
         let charged_bytes = 0;
+        let request_bytes = upload.inline_bytes();
+        if upload.lane() != Lane::None {
+            shared.stats.lanes.count_upload(upload.lane(), upload.parts.bytes() as u64);
+        }
         Self {
             state: State::Open(Open {
                 peer,
@@ -119,11 +115,12 @@ impl InboundCall {
                 deadline,
                 text,
                 method_bytes,
-                payload,
+                upload,
                 target,
                 out,
                 on_reactor,
                 charged_bytes,
+                request_bytes,
             }),
         }
     }
@@ -139,9 +136,20 @@ impl InboundCall {
         self.open().map_or(&[], |open| &open.text[open.method_bytes..])
     }
 
-    /// The payload of the request, if the client sent one: page-aligned memory of our own.
-    pub fn request_payload(&self) -> &[u8] {
-        self.open().and_then(|open| open.payload.as_deref()).unwrap_or(&[])
+    /// The payload of the request, to be read; of no bytes if the client sent none.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the memory that it came in was refused; RESOURCE_EXHAUSTED if it can't be
+    /// mapped. Return it by `?`: it is what the caller should get.
+    pub fn upload(&mut self) -> Result<PayloadIn<'_>, Status> {
+        let open = self.open_mut().ok_or_else(answered_already)?;
+        open.upload.open(&open.shared)?;
+        Ok(PayloadIn { upload: &mut open.upload, shared: &open.shared })
+    }
+
+    /// Bytes of the request's payload.
+    pub fn upload_bytes(&self) -> usize {
+        self.open().map_or(0, |open| open.upload.parts.bytes())
     }
 
     /// Who calls; stays useful after the answer, for notices.
@@ -199,6 +207,29 @@ impl InboundCall {
         Ok(PayloadOut { out, target: &open.target, shared })
     }
 
+    /// Answers with a part of a sealed object as payload: a caller who takes sealed memory gets the
+    /// object's own pages, however many callers that are; to others the bytes are copied.
+    ///
+    /// # Errors
+    /// As [`InboundCall::payload`].
+    ///
+    /// # Panics
+    /// If `range` is not inside the object.
+    pub fn payload_object(
+        &mut self,
+        object: &SealedObject,
+        range: Range<usize>,
+    ) -> Result<(), Status> {
+        assert!(object.contains(&range), "bytes {range:?} of an object of {}", object.len());
+        let open = self.open_mut().ok_or_else(answered_already)?;
+        open.out = None;
+        if let Some(out) = Out::of_object(&open.target, object, &range) {
+            open.out = Some(out);
+            return Ok(());
+        }
+        self.payload(range.len())?.copy_from(&object[range])
+    }
+
     /// Answers: success, with these response bytes and the payload as far as it was written.
     ///
     /// # Errors
@@ -213,13 +244,13 @@ impl InboundCall {
             ));
         }
         let mut open = self.take_open().ok_or_else(answered_already)?;
-        let out = open.out.take();
-        let (lane, bytes) =
-            out.as_ref().map_or((LaneNumber::None, 0), |o| (o.lane(&open.target), o.written));
-        let (payload, mapping) = split(out);
-        let payload_bytes = bytes as u64;
-        let response = SmallVec::from_slice(response);
-        let answer = Answer { status: None, lane, payload_bytes, response, payload };
+        let (answer, mapping) = match open.finish_payload() {
+            Ok((mut answer, mapping)) => {
+                answer.response = SmallVec::from_slice(response);
+                (answer, mapping)
+            }
+            Err(status) => (Answer::failure(status), None),
+        };
         self.state = open.complete(answer, mapping);
         Ok(())
     }
@@ -230,7 +261,7 @@ impl InboundCall {
     /// FAILED_PRECONDITION if it is answered already.
     pub fn fail(&mut self, status: Status) -> Result<(), Status> {
         let mut open = self.take_open().ok_or_else(answered_already)?;
-        let (_, mapping) = split(open.out.take());
+        let mapping = open.out.take().and_then(|out| used_mapping(out.sink));
         self.state = open.complete(Answer::failure(status), mapping);
         Ok(())
     }
@@ -305,21 +336,75 @@ impl Queued for InboundCall {
 impl Open {
     /// Bytes of memory that an inline answer may take.
     fn inline_bytes(&self) -> u64 {
-        if let Target::Inline { bytes_max } = self.target { bytes_max } else { 0 }
+        self.target.room.inline_bytes_max()
+    }
+
+    /// The payload as it was written, ready to be sent.
+    fn finish_payload(&mut self) -> Result<(Answer<OwnedFd>, Option<UsedMapping>), Status> {
+        let mut answer = Answer {
+            status: None,
+            lane: LaneNumber::None,
+            parts: Parts::default(),
+            response: MessageBytes::new(),
+            payload: None,
+            sealed: None,
+        };
+        let Some(mut out) = self.out.take() else { return Ok((answer, None)) };
+        answer.lane = out.lane();
+        answer.parts = out.parts()?;
+        let bytes = out.written;
+        let mapping = match out.sink {
+            Sink::Inline(memory) => {
+                answer.payload = Some(memory);
+                None
+            }
+            Sink::Sealed { draft, share } => {
+                let lent = draft.seal(bytes).and_then(LentFile::lend);
+                let (file, watch) = lent.map_err(|error| no_memory(bytes, &error))?;
+                self.shared.lend(watch, share);
+                answer.sealed = Some((file, 0));
+                None
+            }
+            Sink::Object(object, offset) => {
+                let file = object.descriptor().map_err(|error| no_memory(bytes, &error))?;
+                answer.sealed = Some((file, offset as u64));
+                None
+            }
+            sink => used_mapping(sink),
+        };
+        Ok((answer, mapping))
     }
 
     /// Sends the answer off, then gives back what the call has held; on the reactor, leaves both to
     /// it.
-    fn complete(self, answer: Answer, mapping: Option<UsedMapping>) -> State {
-        let request_bytes = self.payload.as_ref().map_or(0, |payload| payload.len() as u64);
+    fn complete(mut self, answer: Answer<OwnedFd>, mapping: Option<UsedMapping>) -> State {
+        let request_bytes = self.request_bytes;
         let inline_bytes = self.inline_bytes();
-        let (keep, unmap) = match (mapping, &self.target) {
-            (Some((mapping, true)), Target::Region { region, .. }) => {
-                (Some((region.key(), mapping)), None)
+        self.count(&answer);
+        let mut keep = SmallVec::new();
+        let mut unmap = None;
+        match (mapping, &self.target.fill) {
+            (Some((mapping, true)), FillTarget::Region { region, .. }) => {
+                keep.push((region.key(), mapping));
             }
-            (mapping, _) => (None, mapping.map(|(mapping, _)| mapping)),
+            (mapping, _) => unmap = mapping.map(|(mapping, _)| mapping),
+        }
+        let source = std::mem::replace(&mut self.upload.source, Source::None);
+        if let Source::Region(region) = &source
+            && region.is_for_keeping
+            && let Some(mapping) = &region.mapping
+        {
+            keep.push((region.region.key(), Arc::clone(mapping)));
+        }
+        let source = match source {
+            // Nobody has looked at it: closing it can wait for the client.
+            Source::Unopened { descriptor, share, .. } => {
+                self.shared.undertaker.bury((descriptor, share));
+                Source::None
+            }
+            source => source,
         };
-        let spent = Spent { _mapping: unmap, _target: self.target, _payload: self.payload };
+        let spent = Spent { _mapping: unmap, _target: self.target, _upload: source };
         let mut completion = Completion {
             connection: self.peer.key(),
             call: self.call,
@@ -339,17 +424,79 @@ impl Open {
         drop(spent);
         State::Gone
     }
+
+    fn count(&self, answer: &Answer<OwnedFd>) {
+        let lanes = &self.shared.stats.lanes;
+        if answer.status.is_none() {
+            lanes.count_answer(answer.lane.into(), answer.moved_bytes());
+        }
+    }
 }
 
 /// A mapping that a call has used, and whether it is to be kept.
 type UsedMapping = (Arc<SharedMapping>, bool);
 
-/// What is left of a payload when its call ends: inline memory to be sent, or a mapping.
-fn split(out: Option<Out>) -> (Option<PooledMemory>, Option<UsedMapping>) {
-    match out.map(|out| out.sink) {
-        Some(Sink::Inline(memory)) => (Some(memory), None),
-        Some(Sink::Map { mapping, is_for_keeping, .. }) => (None, Some((mapping, is_for_keeping))),
-        Some(Sink::Write) | None => (None, None),
+fn used_mapping(sink: Sink) -> Option<UsedMapping> {
+    match sink {
+        Sink::Map { mapping, is_for_keeping, .. } => Some((mapping, is_for_keeping)),
+        _ => None,
+    }
+}
+
+/// What becomes of memory that the client offers to be filled.
+fn fill_target(
+    fill: IncomingFill<OwnedFd, Arc<Region>>,
+    mapping: &mut impl FnMut(&Region) -> Option<Arc<SharedMapping>>,
+    account: &Arc<Account>,
+    shared: &Shared,
+) -> FillTarget {
+    match fill {
+        IncomingFill::None => FillTarget::None,
+        IncomingFill::Region(IncomingSpan { region, offset }) => {
+            let kept = mapping(&region);
+            FillTarget::Region { region, offset: offset as usize, kept, is_registered: true }
+        }
+        IncomingFill::OneShot { descriptor, bytes } => {
+            match Region::accept(descriptor, bytes, account) {
+                Ok(region) => {
+                    // A mapping is looked for here too, and never found: the region is new.
+                    let kept = mapping(&region);
+                    let region = Arc::new(region);
+                    FillTarget::Region { region, offset: 0, kept, is_registered: false }
+                }
+                Err(rejected) => {
+                    shared.undertaker.bury(rejected.remains);
+                    FillTarget::Refused(rejected.status)
+                }
+            }
+        }
+    }
+}
+
+/// What becomes of the bulk that came with a request. Memory files are not looked at here, for that
+/// is work.
+fn source(
+    upload: IncomingUpload<OwnedFd, Arc<Region>>,
+    mapping: &mut impl FnMut(&Region) -> Option<Arc<SharedMapping>>,
+    account: &Arc<Account>,
+    shared: &Shared,
+) -> Source {
+    match upload {
+        IncomingUpload::None => Source::None,
+        IncomingUpload::Inline(memory) => Source::Inline(memory),
+        IncomingUpload::Region(IncomingSpan { region, offset }) => {
+            let kept = mapping(&region);
+            Source::region(region, offset, kept)
+        }
+        IncomingUpload::Sealed { descriptor, offset, bytes } => {
+            match account.take_region(offset.saturating_add(bytes)) {
+                Ok(share) => Source::Unopened { descriptor, offset, share },
+                Err(status) => {
+                    shared.undertaker.bury(descriptor);
+                    Source::Refused(status)
+                }
+            }
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod call;
 mod driver;
+mod incoming;
 mod listener;
 mod outgoing;
 mod peer;
@@ -20,7 +21,10 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use shorthaul_platform::memory::Trust;
+
 pub use self::call::{InboundCall, Service};
+pub use self::incoming::PayloadIn;
 use self::listener::Listener;
 pub use self::outgoing::{FillMethod, FillPolicy, PayloadOut};
 use self::peer::Command;
@@ -30,6 +34,7 @@ use self::region::Accounts;
 use self::shared::{Config, Shared};
 use crate::error::{Error, Result};
 use crate::inbox::Inbox;
+use crate::lane::LaneCounts;
 use crate::limits::{KEPT_MAPPINGS_MAX, Limits, MESSAGE_BYTES_CAP, UserLimits};
 use crate::threads::{Reaper, deadline_after, join_by};
 use crate::trust::{PeerPolicy, default_policy, peers_can_be_mapped};
@@ -57,6 +62,9 @@ pub struct ServerOptions {
     pub socket_mode: u32,
     /// Who may connect. By default the server's own user and root.
     pub policy: Option<PeerPolicy>,
+    /// Vouches for all who may connect: handlers get slices of the clients' own memory then, where
+    /// they would get copies.
+    pub trust: Option<Trust>,
     /// Called on each thread when it starts; to pin it, for instance.
     pub on_thread_start: Option<Arc<dyn Fn(ThreadRole) + Send + Sync>>,
 }
@@ -83,6 +91,7 @@ impl Default for ServerOptions {
             kept_mappings_max: KEPT_MAPPINGS_MAX,
             socket_mode: 0o600,
             policy: None,
+            trust: None,
             on_thread_start: None,
         }
     }
@@ -189,6 +198,8 @@ pub struct ServerStats {
     pub connections_refused: u64,
     /// Connections there are now.
     pub connections: usize,
+    /// What took which lane: answers that were successes, and uploads.
+    pub lanes: LaneCounts,
 }
 
 impl RunningServer {
@@ -210,6 +221,7 @@ impl RunningServer {
             mappings_reused: stats.mappings_reused.get(),
             connections_refused: stats.connections_refused.get(),
             connections: self.shared.connections.load(std::sync::atomic::Ordering::Relaxed),
+            lanes: stats.lanes.get(),
         }
     }
 
@@ -266,6 +278,7 @@ fn start(
         kept_mappings_max: options.kept_mappings_max,
         may_map_peers: peers_can_be_mapped(),
         policy: options.policy.clone().unwrap_or_else(default_policy),
+        trust: options.trust,
     };
     let accounts = Accounts::new(options.user_limits);
     let shared = Arc::new(Shared::new(

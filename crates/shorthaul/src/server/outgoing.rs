@@ -1,17 +1,22 @@
 //! The payload of an answer: one way to write it, whatever lane it takes.
 
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use shorthaul_platform::memory::SharedMapping;
+use shorthaul_platform::memory::{Draft, SharedMapping};
 use shorthaul_platform::store::Store;
 
-use super::region::Region;
+use super::region::{Account, Region, Share};
 use super::shared::Shared;
 use crate::error::{Code, Status};
+use crate::lane::Lane;
+use crate::limits::PARTS_MAX;
+use crate::object::{MEMFD_NAME, SealedObject};
+use crate::parts::{Parts, aligned};
 use crate::payload::PooledMemory;
-use crate::wire::LaneNumber;
+use crate::wire::{Fill, LaneNumber, Room};
 
 /// How a client's buffer is filled.
 #[derive(Clone, Copy, Debug)]
@@ -40,19 +45,25 @@ pub enum FillMethod {
     Write,
 }
 
-/// Where the payload of an answer belongs, checked.
+/// Where the payload of an answer may go, checked.
 #[derive(Debug)]
-pub(crate) enum Target {
+pub(crate) struct Target {
+    /// What the caller offers; of its `fill` only the size counts here.
+    pub(super) room: Room,
+    pub(super) fill: FillTarget,
+    /// Who is charged for sealed memory.
+    pub(super) account: Arc<Account>,
+}
+
+/// The client's memory that may be filled.
+#[derive(Debug)]
+pub(crate) enum FillTarget {
     None,
     /// The client's memory was refused; whoever asks for a payload is told why.
     Refused(Status),
-    Inline {
-        bytes_max: u64,
-    },
     Region {
         region: Arc<Region>,
         offset: usize,
-        bytes: usize,
         /// The mapping kept from an earlier call.
         kept: Option<Arc<SharedMapping>>,
         /// Whether the client may name the region again.
@@ -60,19 +71,45 @@ pub(crate) enum Target {
     },
 }
 
+/// Which of the places that a call offers is taken.
+#[derive(Debug, PartialEq, Eq)]
+enum Choice {
+    Nowhere,
+    Inline,
+    Fill,
+    Sealed,
+}
+
 impl Target {
-    /// Where an answer to a call that brought its own memory file belongs.
-    pub(super) fn one_shot(region: Region, kept: Option<Arc<SharedMapping>>, bytes: u64) -> Self {
-        let region = Arc::new(region);
-        Self::Region { region, offset: 0, bytes: bytes as usize, kept, is_registered: false }
+    pub(super) fn bytes_max(&self) -> u64 {
+        self.room.bytes_max()
     }
 
-    pub(super) fn bytes_max(&self) -> u64 {
-        match self {
-            Self::None | Self::Refused(_) => 0,
-            Self::Inline { bytes_max } => *bytes_max,
-            Self::Region { bytes, .. } => *bytes as u64,
+    /// The first place that has room for `bytes` bytes, in the order that the protocol names.
+    fn choose(&self, bytes: u64) -> Result<Choice, Status> {
+        let Room { fill, inline_first_bytes, sealed_bytes, .. } = self.room;
+        let inline_bytes_max = self.room.inline_bytes_max();
+        let is_small = bytes <= u64::from(inline_first_bytes) && bytes <= inline_bytes_max;
+        let has_fill = fill != Fill::None && bytes <= fill.bytes();
+        if inline_first_bytes > 0 && is_small {
+            Ok(Choice::Inline)
+        } else if has_fill {
+            Ok(Choice::Fill)
+        } else if inline_bytes_max > 0 && bytes <= inline_bytes_max {
+            Ok(Choice::Inline)
+        } else if sealed_bytes > 0 && bytes <= sealed_bytes {
+            Ok(Choice::Sealed)
+        } else if bytes == 0 {
+            Ok(Choice::Nowhere)
+        } else {
+            Err(too_large(bytes, self.bytes_max()))
         }
+    }
+
+    /// Whether an object of `bytes` bytes goes out as it is: one that is small is copied sooner.
+    fn takes_object(&self, bytes: u64) -> bool {
+        let Room { inline_first_bytes, sealed_bytes, .. } = self.room;
+        bytes > u64::from(inline_first_bytes) && bytes <= sealed_bytes
     }
 }
 
@@ -84,11 +121,17 @@ pub(crate) struct Out {
     bytes: usize,
     /// Bytes written so far, which become valid with the answer.
     pub(super) written: usize,
+    /// The parts that have ended; none if there is only one.
+    ended: Vec<Range<usize>>,
+    /// Where the part under way begins.
+    part_start: usize,
     store: Store,
 }
 
 #[derive(Debug)]
 pub(super) enum Sink {
+    /// Of no bytes, for a caller who takes none.
+    Nowhere,
     Inline(PooledMemory),
     Map {
         mapping: Arc<SharedMapping>,
@@ -98,6 +141,12 @@ pub(super) enum Sink {
         is_for_keeping: bool,
     },
     Write,
+    Sealed {
+        draft: Draft,
+        share: Share,
+    },
+    /// A sealed object of the service's, from this byte on.
+    Object(SealedObject, usize),
 }
 
 impl Out {
@@ -108,32 +157,69 @@ impl Out {
         policy: FillPolicy,
         shared: &Shared,
     ) -> Result<Self, Status> {
-        if let Target::Refused(status) = target {
-            return Err(status.clone());
-        }
-        if bytes as u64 > target.bytes_max() {
-            return Err(too_large(bytes as u64, target.bytes_max()));
-        }
-        let sink = match target {
-            Target::Region { region, kept, is_registered, .. } => {
+        let sink = match (target.choose(bytes as u64)?, &target.fill) {
+            (Choice::Nowhere, _) => Sink::Nowhere,
+            (Choice::Sealed, _) => begin_sealed(target, bytes, shared)?,
+            (Choice::Fill, FillTarget::Refused(status)) => return Err(status.clone()),
+            (Choice::Fill, FillTarget::Region { region, kept, is_registered, .. }) => {
                 let keep = policy.keep_mapping && *is_registered;
                 let kept = kept.as_ref().filter(|_| policy.keep_mapping);
                 begin_fill(region, kept, keep, policy.method, shared)?
             }
-            _ => Sink::Inline(shared.pool.take(bytes).map_err(|error| no_memory(bytes, &error))?),
+            (Choice::Inline | Choice::Fill, _) => {
+                Sink::Inline(shared.pool.take(bytes).map_err(|error| no_memory(bytes, &error))?)
+            }
         };
-        Ok(Self { sink, bytes, written: 0, store: policy.store })
+        Ok(Self::with(sink, bytes, policy.store))
     }
 
-    /// The lane that its payload takes: none if the caller offered none, and nothing was written.
-    pub(super) fn lane(&self, target: &Target) -> LaneNumber {
-        match (&self.sink, target) {
-            (_, Target::None | Target::Refused(_)) => LaneNumber::None,
-            (Sink::Inline(_), _) => LaneNumber::Inline,
-            (Sink::Map { .. }, _) => LaneNumber::FillMap,
-            (Sink::Write, _) => LaneNumber::FillWrite,
+    /// A part of an object as payload, if the caller takes sealed memory; else none.
+    pub(super) fn of_object(
+        target: &Target,
+        object: &SealedObject,
+        range: &Range<usize>,
+    ) -> Option<Self> {
+        let is_sealed = target.takes_object(range.len() as u64);
+        // What starts elsewhere would reach the client unaligned.
+        let is_aligned = aligned(range.start) == Some(range.start);
+        (is_sealed && is_aligned).then(|| {
+            let sink = Sink::Object(object.clone(), range.start);
+            let out = Self::with(sink, range.len(), Store::Ordinary);
+            Self { written: range.len(), ..out }
+        })
+    }
+
+    fn with(sink: Sink, bytes: usize, store: Store) -> Self {
+        Self { sink, bytes, written: 0, ended: Vec::new(), part_start: 0, store }
+    }
+
+    /// The lane that its payload takes.
+    pub(super) fn lane(&self) -> LaneNumber {
+        match &self.sink {
+            Sink::Nowhere => LaneNumber::None,
+            Sink::Inline(_) => LaneNumber::Inline,
+            Sink::Map { .. } => LaneNumber::FillMap,
+            Sink::Write => LaneNumber::FillWrite,
+            Sink::Sealed { .. } | Sink::Object(..) => LaneNumber::Sealed,
         }
     }
+
+    /// The parts that were written.
+    pub(super) fn parts(&mut self) -> Result<Parts, Status> {
+        if self.ended.is_empty() {
+            return Ok(Parts::one(self.written));
+        }
+        self.ended.push(self.part_start..self.written);
+        let lengths = self.ended.iter().map(|range| range.len() as u64);
+        Parts::of_lengths(self.written as u64, lengths)
+            .ok_or_else(|| Status::new(Code::Internal, "the parts of the payload don't add up"))
+    }
+}
+
+fn begin_sealed(target: &Target, bytes: usize, shared: &Shared) -> Result<Sink, Status> {
+    let share = shared.accounts.take_lent(&target.account, bytes as u64)?;
+    let draft = Draft::create(MEMFD_NAME, bytes).map_err(|error| no_memory(bytes, &error))?;
+    Ok(Sink::Sealed { draft, share })
 }
 
 fn begin_fill(
@@ -169,6 +255,79 @@ pub struct PayloadOut<'a> {
 }
 
 impl PayloadOut<'_> {
+    /// The lane that this payload takes.
+    pub fn lane(&self) -> Lane {
+        self.out.lane().into()
+    }
+
+    /// Ends the part under way; what is written next is another part, which starts at the next
+    /// multiple of [`PAYLOAD_ALIGNMENT`](crate::limits::PAYLOAD_ALIGNMENT) bytes of the payload:
+    /// that much room it takes, see [`parts_bytes`](crate::parts_bytes).
+    ///
+    /// # Errors
+    /// OUT_OF_RANGE past the size that was asked for, or past
+    /// [`PARTS_MAX`](crate::limits::PARTS_MAX) parts.
+    pub fn next_part(&mut self) -> Result<(), Status> {
+        let Out { bytes, written, part_start, .. } = *self.out;
+        if self.out.ended.len() + 2 > PARTS_MAX {
+            let message = format!("a payload has {PARTS_MAX} parts at most");
+            return Err(Status::new(Code::OutOfRange, message));
+        }
+        let start = aligned(written).filter(|&start| start <= bytes);
+        let start = start.ok_or_else(|| no_room(bytes, 0, written))?;
+        if let Sink::Inline(memory) = &mut self.out.sink {
+            // Here lay others' payloads.
+            memory[written..start].fill(0);
+        }
+        self.out.ended.push(part_start..written);
+        self.out.written = start;
+        self.out.part_start = start;
+        Ok(())
+    }
+
+    /// Writes the next `bytes` bytes through a slice, which is zero at first unless it is the
+    /// client's own memory.
+    ///
+    /// The slice is where the payload goes if that memory is the server's own until the answer
+    /// (inline, sealed), or the client's under
+    /// [`ServerOptions::trust`](crate::ServerOptions::trust); else it is copied there afterwards.
+    ///
+    /// # Errors
+    /// As [`PayloadOut::fill`]; what `write` returns, and then nothing counts as written.
+    pub fn write_with<E: Into<Status>>(
+        &mut self,
+        bytes: usize,
+        write: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), Status> {
+        self.ensure_room(bytes)?;
+        let at = self.out.written;
+        let write = |slice: &mut [u8]| write(slice).map_err(Into::into);
+        match (&mut self.out.sink, self.shared.config.trust) {
+            (Sink::Inline(memory), _) => {
+                let slice = &mut memory[at..at + bytes];
+                slice.fill(0);
+                write(slice)?;
+            }
+            (Sink::Sealed { draft, .. }, _) => {
+                write(&mut draft.as_mut_slice()?[at..at + bytes])?;
+            }
+            (Sink::Map { mapping, .. }, Some(trust)) => {
+                let start = offset(self.target) + at;
+                write(mapping.trusted_mut(start..start + bytes, trust))?;
+            }
+            (Sink::Map { .. } | Sink::Write, _) => {
+                let scratch = self.shared.pool.take(bytes);
+                let mut scratch = scratch.map_err(|error| no_memory(bytes, &error))?;
+                scratch.fill(0);
+                write(&mut scratch)?;
+                return self.copy_from(&scratch);
+            }
+            (Sink::Nowhere | Sink::Object(..), _) => write(&mut [])?,
+        }
+        self.out.written += bytes;
+        Ok(())
+    }
+
     /// Bytes that can still be written.
     pub fn remaining(&self) -> usize {
         self.out.bytes - self.out.written
@@ -192,7 +351,8 @@ impl PayloadOut<'_> {
                 let start = offset(self.target) + at;
                 mapping.fill(start..start + bytes, value, store);
             }
-            Sink::Write => return self.fill_by_write(value, bytes),
+            Sink::Write | Sink::Sealed { .. } => return self.fill_by_write(value, bytes),
+            Sink::Nowhere | Sink::Object(..) => {}
         }
         self.out.written += bytes;
         Ok(())
@@ -208,7 +368,8 @@ impl PayloadOut<'_> {
         match &mut self.out.sink {
             Sink::Inline(memory) => memory.memory_mut().copy_in(at, source, store),
             Sink::Map { mapping, .. } => mapping.copy_in(offset(self.target) + at, source, store),
-            Sink::Write => write_region(self.target, at, source)?,
+            Sink::Write | Sink::Sealed { .. } => self.write_through_kernel(at, source)?,
+            Sink::Nowhere | Sink::Object(..) => {}
         }
         self.out.written += source.len();
         Ok(())
@@ -254,12 +415,13 @@ impl PayloadOut<'_> {
                 let start = offset(self.target) + at;
                 mapping.read_from(file, from, start..start + bytes)?
             }
-            Sink::Write => {
+            Sink::Write | Sink::Sealed { .. } => {
                 let mut scratch = self.shared.pool.take(bytes.min(CHUNK_BYTES))?;
                 let read = rustix::io::pread(file, &mut scratch[..], from)?;
-                write_region(self.target, at, &scratch[..read])?;
+                self.write_through_kernel(at, &scratch[..read])?;
                 read
             }
+            Sink::Nowhere | Sink::Object(..) => 0,
         };
         self.out.written += read;
         Ok(read)
@@ -273,7 +435,7 @@ impl PayloadOut<'_> {
         while left > 0 {
             let part = left.min(chunk_bytes);
             scratch.memory_mut().fill(0..part, value, self.out.store);
-            write_region(self.target, self.out.written, &scratch[..part])?;
+            self.write_through_kernel(self.out.written, &scratch[..part])?;
             self.out.written += part;
             left -= part;
         }
@@ -284,13 +446,17 @@ impl PayloadOut<'_> {
         if bytes <= self.remaining() {
             return Ok(());
         }
-        let (asked, written) = (self.out.bytes, self.out.written);
-        Err(Status::new(
-            Code::OutOfRange,
-            format!(
-                "the handler asked for a payload of {asked} bytes and writes {bytes} at {written}"
-            ),
-        ))
+        Err(no_room(self.out.bytes, bytes, self.out.written))
+    }
+
+    fn write_through_kernel(&mut self, at: usize, source: &[u8]) -> io::Result<()> {
+        match (&mut self.out.sink, &self.target.fill) {
+            (Sink::Sealed { draft, .. }, _) => draft.write_at(at, source),
+            (_, FillTarget::Region { region, offset, .. }) => {
+                region.file.write_all_at(offset + at, source)
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -307,14 +473,13 @@ impl Write for PayloadOut<'_> {
 }
 
 fn offset(target: &Target) -> usize {
-    if let Target::Region { offset, .. } = target { *offset } else { 0 }
+    if let FillTarget::Region { offset, .. } = &target.fill { *offset } else { 0 }
 }
 
-fn write_region(target: &Target, at: usize, source: &[u8]) -> io::Result<()> {
-    match target {
-        Target::Region { region, offset, .. } => region.file.write_all_at(offset + at, source),
-        _ => Ok(()),
-    }
+fn no_room(asked: usize, bytes: usize, written: usize) -> Status {
+    let message =
+        format!("the handler asked for a payload of {asked} bytes and writes {bytes} at {written}");
+    Status::new(Code::OutOfRange, message)
 }
 
 fn too_large(bytes: u64, bytes_max: u64) -> Status {
@@ -329,7 +494,7 @@ fn too_large(bytes: u64, bytes_max: u64) -> Status {
     Status { code: Code::OutOfRange, message, bytes_needed: Some(bytes) }
 }
 
-fn no_memory(bytes: usize, error: &io::Error) -> Status {
+pub(super) fn no_memory(bytes: usize, error: &io::Error) -> Status {
     Status::new(Code::ResourceExhausted, format!("no memory for {bytes} bytes: {error}"))
 }
 

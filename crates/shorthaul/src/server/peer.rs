@@ -3,15 +3,19 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use std::os::fd::OwnedFd;
+
 use shorthaul_platform::memory::SharedMapping;
 use shorthaul_platform::socket::Credentials;
+use smallvec::SmallVec;
 
+use super::incoming::Source;
 use super::outgoing::Target;
 use super::region::Membership;
 use crate::connection::server::Answer;
 use crate::inbox::Inbox;
 use crate::limits::{Limits, NOTICE_BYTES_MAX};
-use crate::payload::{MessageBytes, PooledMemory};
+use crate::payload::MessageBytes;
 
 /// The client that a call came from. Cheap to clone; outlives the call, and keeps nothing of the
 /// server alive or occupied.
@@ -25,7 +29,8 @@ struct PeerInner {
     key: u64,
     credentials: Credentials,
     inbox: Arc<Inbox<Command>>,
-    limits: OnceLock<Limits>,
+    /// Its limits, and whether it takes sealed memory.
+    hello: OnceLock<(Limits, bool)>,
     is_closed: AtomicBool,
     /// Calls taken back while their handlers run; counted so that asking is cheap.
     cancelled: Mutex<Vec<u64>>,
@@ -54,9 +59,9 @@ pub(crate) enum Command {
 pub(crate) struct Completion {
     pub(crate) connection: u64,
     pub(crate) call: u64,
-    pub(crate) answer: Answer,
-    /// A mapping to be kept, by its region's key.
-    pub(crate) keep: Option<(u64, Arc<SharedMapping>)>,
+    pub(crate) answer: Answer<OwnedFd>,
+    /// Mappings to be kept, by their regions' keys.
+    pub(crate) keep: SmallVec<[(u64, Arc<SharedMapping>); 1]>,
     /// What the reactor lets go of once the answer is sent.
     pub(crate) spent: Option<Spent>,
     /// Bytes of the request's payload.
@@ -72,7 +77,7 @@ pub(crate) struct Completion {
 pub(crate) struct Spent {
     pub(crate) _mapping: Option<Arc<SharedMapping>>,
     pub(crate) _target: Target,
-    pub(crate) _payload: Option<PooledMemory>,
+    pub(crate) _upload: Source,
 }
 
 impl Peer {
@@ -81,7 +86,7 @@ impl Peer {
             key,
             credentials,
             inbox,
-            limits: OnceLock::new(),
+            hello: OnceLock::new(),
             is_closed: AtomicBool::new(false),
             cancelled: Mutex::new(Vec::new()),
             cancelled_count: AtomicUsize::new(0),
@@ -119,17 +124,21 @@ impl Peer {
         self.inner.inbox.push(Command::Complete(completion)).ok();
     }
 
-    /// Learns the client's limits from its hello.
-    pub(crate) fn learn(&self, limits: Limits) {
-        self.inner.limits.set(limits).ok();
+    /// Learns what the client's hello says.
+    pub(crate) fn learn(&self, limits: Limits, takes_sealed: bool) {
+        self.inner.hello.set((limits, takes_sealed)).ok();
     }
 
     pub(crate) fn message_bytes_max(&self) -> usize {
-        self.inner.limits.get().map_or(0, |limits| limits.message_bytes_max as usize)
+        self.inner.hello.get().map_or(0, |(limits, _)| limits.message_bytes_max as usize)
     }
 
     pub(crate) fn inline_bytes_max(&self) -> u64 {
-        self.inner.limits.get().map_or(0, |limits| limits.inline_bytes_max)
+        self.inner.hello.get().map_or(0, |(limits, _)| limits.inline_bytes_max)
+    }
+
+    pub(crate) fn takes_sealed(&self) -> bool {
+        self.inner.hello.get().is_some_and(|&(_, takes_sealed)| takes_sealed)
     }
 
     pub(crate) fn is_cancelled(&self, call: u64) -> bool {

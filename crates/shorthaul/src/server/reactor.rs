@@ -21,10 +21,10 @@ use super::peer::{Command, Completion, Peer, Spent};
 use super::region::{MappingCache, Membership, Region};
 use super::shared::Shared;
 use super::workers;
-use crate::connection::server::ServerConnection;
+use crate::connection::server::{IncomingUpload, ServerConnection};
 use crate::error::{Code, Status};
 use crate::inbox::Inbox;
-use crate::limits::{ACCEPT_REST, CONNECTIONS_MAX};
+use crate::limits::{ACCEPT_REST, CONNECTIONS_MAX, LENT_LOOKS_AT_REST, LENT_REST};
 use crate::threads::Reaper;
 use crate::wire::Frame;
 
@@ -45,6 +45,8 @@ pub(super) struct Reactor {
     spent: Vec<Spent>,
     acceptor: Option<Acceptor>,
     stop_by: Option<Instant>,
+    /// When sealed answers that are out are looked at next.
+    lent_at: Instant,
 }
 
 /// Accepts for all reactors.
@@ -86,6 +88,7 @@ impl Reactor {
             spent: Vec::new(),
             acceptor,
             stop_by: None,
+            lent_at: Instant::now(),
         })
     }
 
@@ -99,6 +102,7 @@ impl Reactor {
             self.take_turns();
             self.spent.clear();
             self.expire(now);
+            self.look_after_lent(now);
             // Looked at before each sleep: what ended the last connection may wake nobody.
             if self.is_finished() {
                 return Ok(());
@@ -127,7 +131,8 @@ impl Reactor {
     fn until_next_timer(&self) -> Option<Duration> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let accept = self.acceptor.as_ref().and_then(|acceptor| acceptor.rests_until);
-        let next = [timer, accept, self.stop_by].into_iter().flatten().min()?;
+        let lent = self.shared.accounts.has_lent().then_some(self.lent_at);
+        let next = [timer, accept, self.stop_by, lent].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
@@ -210,8 +215,11 @@ impl Reactor {
         };
         match event {
             Event::Call(incoming) => {
-                driver.request_bytes += incoming.payload.as_ref().map_or(0, |p| p.len() as u64);
-                driver.peer.learn(driver.connection.link.peer_limits());
+                if let IncomingUpload::Inline(memory) = &incoming.upload {
+                    driver.request_bytes += memory.len() as u64;
+                }
+                let link = &driver.connection.link;
+                driver.peer.learn(link.peer_limits(), link.peer_takes_sealed());
                 let mappings = &mut self.mappings;
                 let kept = |region: &Region| mappings.get(region);
                 let mut call = InboundCall::new(
@@ -305,7 +313,7 @@ impl Reactor {
             self.shared.reaper.bury(keep);
             return;
         };
-        if let Some((region_key, mapping)) = keep {
+        for (region_key, mapping) in keep {
             let is_registered = |region: &Arc<Region>| region.key() == region_key;
             // A region that was released meanwhile has nobody to forget its mapping later.
             let unwanted = if driver.connection.regions().any(is_registered) {
@@ -317,20 +325,17 @@ impl Reactor {
                 self.shared.reaper.bury(unwanted);
             }
         }
-        let inline_bytes = answer.payload.as_ref().map_or(0, |_| answer.payload_bytes);
+        let inline_bytes = answer.payload.as_ref().map_or(0, |_| answer.moved_bytes());
         driver.request_bytes -= completion.request_bytes;
         driver.unsent_bytes += inline_bytes;
         driver.peer.end(call);
         // One that the queue gave to no worker (taken back while it waited, or run inline) was
-        // charged nothing and holds no place. In a failure the bytes are what a buffer needs, and
-        // nothing was moved.
+        // charged nothing and holds no place.
         if completion.charged_bytes > 0 {
-            let is_success = answer.status.is_none();
-            let moved_bytes = if is_success { answer.payload_bytes } else { 0 };
             self.shared.queue.answered(
                 key,
                 completion.charged_bytes,
-                moved_bytes,
+                answer.moved_bytes(),
                 completion.inline_bytes,
                 inline_bytes,
             );
@@ -366,6 +371,14 @@ impl Reactor {
                 Ok(()) => self.set_timer(key),
                 Err(violation) => self.end(key, violation.into()),
             }
+        }
+    }
+
+    /// Lets go of sealed answers that clients have let go of, also while nothing else happens.
+    fn look_after_lent(&mut self, now: Instant) {
+        if now >= self.lent_at {
+            self.lent_at = now + LENT_REST;
+            self.shared.look_after_lent(LENT_LOOKS_AT_REST);
         }
     }
 

@@ -1,14 +1,15 @@
 //! Clients' memory as the server holds it: descriptors while they are registered, mappings as long
-//! as they are worth keeping, and who answers for how much of it.
+//! as they are worth keeping, who answers for how much of it; and the server's own memory that
+//! clients hold.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lru::LruCache;
-use shorthaul_platform::memory::{PeerMemfd, Refusal, Refused, SharedMapping};
+use shorthaul_platform::memory::{LentFile, PeerMemfd, Refusal, Refused, SharedMapping};
 
 use crate::error::{Code, Status};
 use crate::limits::UserLimits;
@@ -103,6 +104,15 @@ impl MappingCache {
 pub(crate) struct Accounts {
     limits: UserLimits,
     users: Mutex<HashMap<u32, Arc<Account>>>,
+    /// Sealed answers that clients may still hold: they stay at the server's charge until then.
+    lent: Mutex<VecDeque<Lent>>,
+}
+
+/// Sealed memory of the server's that a client has.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    file: LentFile,
+    _share: Share,
 }
 
 /// What one user holds, over all of its connections.
@@ -137,7 +147,7 @@ struct Meter {
 
 impl Accounts {
     pub(crate) fn new(limits: UserLimits) -> Arc<Self> {
-        Arc::new(Self { limits, users: Mutex::new(HashMap::new()) })
+        Arc::new(Self { limits, users: Mutex::default(), lent: Mutex::default() })
     }
 
     /// Counts a connection of `uid`, if it may have one more.
@@ -152,6 +162,43 @@ impl Accounts {
             ));
         }
         Ok(Membership { accounts: Arc::clone(self), account: Arc::clone(account) })
+    }
+
+    /// Charges a user for `bytes` bytes of the server's memory that are to be lent to it.
+    pub(crate) fn take_lent(&self, account: &Arc<Account>, bytes: u64) -> Result<Share, Status> {
+        account.take_region(bytes).or_else(|_| {
+            // Some of it may have come back unnoticed.
+            drop(self.take_returned(usize::MAX));
+            account.take_region(bytes)
+        })
+    }
+
+    /// Watches over memory that is given away.
+    pub(crate) fn lend(&self, file: LentFile, share: Share) {
+        self.lent().push_back(Lent { file, _share: share });
+    }
+
+    /// Looks at up to `count` files that are out, longest unlooked-at first, and takes those that
+    /// nobody holds any more: dropping them gives their pages back, which takes its time.
+    pub(crate) fn take_returned(&self, count: usize) -> Vec<Lent> {
+        let mut returned = Vec::new();
+        let mut lent = self.lent();
+        for _ in 0..count.min(lent.len()) {
+            match lent.pop_front() {
+                Some(oldest) if oldest.file.is_held() => lent.push_back(oldest),
+                oldest => returned.extend(oldest),
+            }
+        }
+        returned
+    }
+
+    /// Whether sealed memory is out.
+    pub(crate) fn has_lent(&self) -> bool {
+        !self.lent().is_empty()
+    }
+
+    fn lent(&self) -> MutexGuard<'_, VecDeque<Lent>> {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -182,10 +229,12 @@ impl Account {
         }
     }
 
-    fn take_region(self: &Arc<Self>, bytes: u64) -> Result<Share, Status> {
+    pub(crate) fn take_region(self: &Arc<Self>, bytes: u64) -> Result<Share, Status> {
         let exhausted = |what: &str, max: u64| {
             let uid = self.uid;
-            let message = format!("user {uid} has registered {max} {what} in all: drop buffers");
+            let message = format!(
+                "user {uid} holds {max} {what} in all: drop buffers, or replies that are sealed"
+            );
             Status::new(Code::ResourceExhausted, message)
         };
         if !self.regions.add(1) {

@@ -4,11 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use shorthaul_platform::memory::{LentFile, Trust};
+
 use super::call::{InboundCall, Service};
 use super::outgoing::FillPolicy;
 use super::queue::ServiceQueue;
-use super::region::Accounts;
-use crate::limits::Limits;
+use super::region::{Accounts, Share};
+use crate::lane::LaneCounters;
+use crate::limits::{LENT_LOOKS, Limits};
 use crate::payload::MemoryPool;
 use crate::threads::Reaper;
 use crate::trust::PeerPolicy;
@@ -40,6 +43,8 @@ pub(crate) struct Config {
     /// [`peers_can_be_mapped`](crate::trust::peers_can_be_mapped).
     pub(crate) may_map_peers: bool,
     pub(crate) policy: PeerPolicy,
+    /// Whether clients' memory may be had as slices.
+    pub(crate) trust: Option<Trust>,
 }
 
 impl Shared {
@@ -63,6 +68,20 @@ impl Shared {
         }
     }
 
+    /// Watches over sealed memory that is given away, and lets go of some that came back.
+    pub(crate) fn lend(&self, file: LentFile, share: Share) {
+        self.accounts.lend(file, share);
+        self.look_after_lent(LENT_LOOKS);
+    }
+
+    /// Looks at up to `count` sealed files that are out.
+    pub(crate) fn look_after_lent(&self, count: usize) {
+        let returned = self.accounts.take_returned(count);
+        if !returned.is_empty() {
+            self.reaper.bury(returned);
+        }
+    }
+
     /// A number for a connection that no other will ever have.
     pub(crate) fn new_key(&self) -> u64 {
         self.next_key.fetch_add(1, Ordering::Relaxed)
@@ -76,6 +95,7 @@ pub(crate) struct Stats {
     pub(crate) mappings_made: Counter,
     pub(crate) mappings_reused: Counter,
     pub(crate) connections_refused: Counter,
+    pub(crate) lanes: LaneCounters,
 }
 
 #[derive(Debug, Default)]

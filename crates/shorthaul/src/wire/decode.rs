@@ -2,9 +2,16 @@
 
 use std::str;
 
-use super::{Call, Frame, HEADER_BYTES, Header, Hello, Kind, LaneNumber, MAGIC, Place, Reply};
+use super::{
+    Call, Fill, Frame, HEADER_BYTES, Header, Hello, Kind, LaneNumber, MAGIC, Reply, Room, Span,
+    Upload,
+};
 use crate::error::Code;
-use crate::limits::{BODY_BYTES_MAX, Limits, METHOD_BYTES_MAX, NOTICE_BYTES_MAX, STATUS_BYTES_MAX};
+use crate::limits::{
+    BODY_BYTES_MAX, Limits, METHOD_BYTES_MAX, NOTICE_BYTES_MAX, PART_TABLE_BYTES_MAX,
+    STATUS_BYTES_MAX,
+};
+use crate::parts::Parts;
 
 /// Why bytes are no frame. The connection that brought them is of no use any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,8 +32,12 @@ pub(crate) enum WireError {
     Magic,
     #[error("a hello with versions {0} to {1} makes no sense")]
     Versions(u16, u16),
-    #[error("unknown place {0} for a payload")]
-    UnknownPlace(u8),
+    #[error("unknown memory {0} to be filled")]
+    UnknownFill(u8),
+    #[error("unknown kind {0} of upload")]
+    UnknownUpload(u8),
+    #[error("the parts of a payload do not add up to it")]
+    Parts,
     #[error("unknown lane {0}")]
     UnknownLane(u8),
     #[error("unknown status code {0}")]
@@ -64,7 +75,7 @@ impl Header {
             return Err(WireError::PayloadSize(kind, self.payload_bytes, payload_bytes_max));
         }
         match (kind, self.descriptors) {
-            (Kind::Register, 1) | (Kind::Call, 0 | 1) => Ok(()),
+            (Kind::Register, 1) | (Kind::Call, 0..=2) | (Kind::Reply, 0 | 1) => Ok(()),
             (Kind::Register, count) => Err(WireError::DescriptorCount(kind, count)),
             (_, 0) => Ok(()),
             (_, count) => Err(WireError::DescriptorCount(kind, count)),
@@ -135,30 +146,57 @@ fn decode_hello(mut fields: Fields<'_>) -> Result<Frame<'static>, WireError> {
 fn decode_call<'a>(fields: &mut Fields<'a>, header: &Header) -> Result<Call<'a>, WireError> {
     let kind = Kind::Call;
     let (call, remaining_ns) = (fields.u64(), fields.u64());
-    let place = fields.u8();
-    let reserved = fields.u8();
+    let (fill, upload) = (fields.u8(), fields.u8());
     let (method_bytes, request_bytes) = (fields.u16(), fields.u32());
-    let (region, offset, bytes) = (fields.u64(), fields.u64(), fields.u64());
-    let is_region = place == PLACE_REGION;
-    if reserved != 0 || (!is_region && (region != 0 || offset != 0)) || (place == 0 && bytes != 0) {
+    let fill = decode_fill(fill, &fields.span())?;
+    let (inline_bytes, sealed_bytes) = (fields.u64(), fields.u64());
+    let upload = decode_upload(upload, &fields.span(), header.payload_bytes)?;
+    let inline_first_bytes = fields.u32();
+    let (parts, reserved) = (fields.u16(), fields.u16());
+    if reserved != 0 {
         return Err(WireError::Reserved(kind));
     }
-    let place = match place {
-        PLACE_NONE => Place::None,
-        PLACE_INLINE => Place::Inline { bytes_max: bytes },
-        PLACE_REGION => Place::Region { region, offset, bytes },
-        PLACE_ONE_SHOT => Place::OneShot { bytes },
-        other => return Err(WireError::UnknownPlace(other)),
-    };
-    if (header.descriptors == 1) != matches!(place, Place::OneShot { .. }) {
-        return Err(WireError::DescriptorCount(kind, header.descriptors));
-    }
-    if usize::from(method_bytes) > METHOD_BYTES_MAX {
+    let is_first_in_room = u64::from(inline_first_bytes) <= inline_bytes;
+    if !is_first_in_room || usize::from(method_bytes) > METHOD_BYTES_MAX {
         return Err(WireError::Lengths(kind));
     }
+    let parts = fields.parts(parts, upload.bytes(), kind)?;
     let method = fields.text(u32::from(method_bytes), kind)?;
     let request = fields.bytes(request_bytes, kind)?;
-    Ok(Call { call, remaining_ns, place, method, request })
+    let room = Room { fill, inline_bytes, inline_first_bytes, sealed_bytes };
+    let call = Call { call, remaining_ns, room, upload, parts, method, request };
+    if header.descriptors == call.descriptors() {
+        Ok(call)
+    } else {
+        Err(WireError::DescriptorCount(kind, header.descriptors))
+    }
+}
+
+fn decode_fill(number: u8, span: &Span) -> Result<Fill, WireError> {
+    let Span { region, offset, bytes } = *span;
+    let fill = match number {
+        FILL_NONE if bytes == 0 => Fill::None,
+        FILL_REGION => return Ok(Fill::Region(*span)),
+        FILL_ONE_SHOT => Fill::OneShot { bytes },
+        FILL_NONE => return Err(WireError::Reserved(Kind::Call)),
+        other => return Err(WireError::UnknownFill(other)),
+    };
+    if region == 0 && offset == 0 { Ok(fill) } else { Err(WireError::Reserved(Kind::Call)) }
+}
+
+fn decode_upload(number: u8, span: &Span, inline_bytes: u64) -> Result<Upload, WireError> {
+    let Span { region, offset, bytes } = *span;
+    if number != UPLOAD_INLINE && inline_bytes != 0 {
+        return Err(WireError::Lengths(Kind::Call));
+    }
+    let (upload, is_unused_zero) = match number {
+        UPLOAD_INLINE if inline_bytes == 0 => (Upload::None, region | offset | bytes == 0),
+        UPLOAD_INLINE => (Upload::Inline { bytes: inline_bytes }, region | offset | bytes == 0),
+        UPLOAD_REGION => (Upload::Region(*span), true),
+        UPLOAD_SEALED => (Upload::Sealed { offset, bytes }, region == 0),
+        other => return Err(WireError::UnknownUpload(other)),
+    };
+    if is_unused_zero { Ok(upload) } else { Err(WireError::Reserved(Kind::Call)) }
 }
 
 fn decode_reply<'a>(fields: &mut Fields<'a>, header: &Header) -> Result<Reply<'a>, WireError> {
@@ -166,22 +204,33 @@ fn decode_reply<'a>(fields: &mut Fields<'a>, header: &Header) -> Result<Reply<'a
     let call = fields.u64();
     let code = code(fields.u32())?;
     let lane = fields.u8();
-    if fields.u8() != 0 || fields.u16() != 0 {
+    if fields.u8() != 0 {
         return Err(WireError::Reserved(kind));
     }
     let lane = LaneNumber::from_number(lane).ok_or(WireError::UnknownLane(lane))?;
+    let parts = fields.u16();
     let payload_bytes = fields.u64();
     let (response_bytes, message_bytes) = (fields.u32(), fields.u32());
-    if message_bytes as usize > STATUS_BYTES_MAX {
+    let offset = fields.u64();
+    if lane != LaneNumber::Sealed && offset != 0 {
+        return Err(WireError::Reserved(kind));
+    }
+    if message_bytes as usize > STATUS_BYTES_MAX || (lane == LaneNumber::None && parts != 0) {
         return Err(WireError::Lengths(kind));
     }
+    let parts = fields.parts(parts, payload_bytes, kind)?;
     let response = fields.bytes(response_bytes, kind)?;
     let message = fields.text(message_bytes, kind)?;
     let inline_bytes = if lane == LaneNumber::Inline { payload_bytes } else { 0 };
     if header.payload_bytes != inline_bytes {
         return Err(WireError::Lengths(kind));
     }
-    Ok(Reply { call, code, lane, payload_bytes, response, message })
+    let reply = Reply { call, code, lane, payload_bytes, offset, parts, response, message };
+    if header.descriptors == reply.descriptors() {
+        Ok(reply)
+    } else {
+        Err(WireError::DescriptorCount(kind, header.descriptors))
+    }
 }
 
 fn decode_registered<'a>(fields: &mut Fields<'a>) -> Result<Frame<'a>, WireError> {
@@ -216,8 +265,8 @@ impl Kind {
     pub(super) const fn body_bytes_min(self) -> u32 {
         match self {
             Self::Hello => 56,
-            Self::Call => 48,
-            Self::Reply => 32,
+            Self::Call => 96,
+            Self::Reply => 40,
             Self::Register | Self::Registered => 16,
             Self::Cancel | Self::Release | Self::Notice | Self::Goodbye => 8,
         }
@@ -226,8 +275,12 @@ impl Kind {
     fn body_bytes_max(self, limits: &Limits) -> u32 {
         let beyond = match self {
             Self::Hello => 4096 - self.body_bytes_min(),
-            Self::Call => limits.message_bytes_max.saturating_add(METHOD_BYTES_MAX as u32),
-            Self::Reply => limits.message_bytes_max.saturating_add(STATUS_BYTES_MAX as u32),
+            Self::Call => limits
+                .message_bytes_max
+                .saturating_add((METHOD_BYTES_MAX + PART_TABLE_BYTES_MAX) as u32),
+            Self::Reply => limits
+                .message_bytes_max
+                .saturating_add((STATUS_BYTES_MAX + PART_TABLE_BYTES_MAX) as u32),
             Self::Registered | Self::Goodbye => STATUS_BYTES_MAX as u32,
             Self::Notice => NOTICE_BYTES_MAX as u32,
             Self::Cancel | Self::Register | Self::Release => 0,
@@ -247,15 +300,19 @@ impl LaneNumber {
             1 => Self::Inline,
             2 => Self::FillWrite,
             3 => Self::FillMap,
+            4 => Self::Sealed,
             _ => return None,
         })
     }
 }
 
-pub(super) const PLACE_NONE: u8 = 0;
-pub(super) const PLACE_INLINE: u8 = 1;
-pub(super) const PLACE_REGION: u8 = 2;
-pub(super) const PLACE_ONE_SHOT: u8 = 3;
+pub(super) const FILL_NONE: u8 = 0;
+pub(super) const FILL_REGION: u8 = 1;
+pub(super) const FILL_ONE_SHOT: u8 = 2;
+/// Also of a call without an upload.
+pub(super) const UPLOAD_INLINE: u8 = 0;
+pub(super) const UPLOAD_REGION: u8 = 1;
+pub(super) const UPLOAD_SEALED: u8 = 2;
 
 /// Reads fields off the front. The fixed part of a body is checked to be there before it is read;
 /// should that check ever be wrong, a missing field reads as 0 and the lengths don't add up.
@@ -288,6 +345,18 @@ impl<'a> Fields<'a> {
 
     fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.array())
+    }
+
+    fn span(&mut self) -> Span {
+        Span { region: self.u64(), offset: self.u64(), bytes: self.u64() }
+    }
+
+    /// The table of `count` lengths of parts, of a payload of `bytes` bytes.
+    fn parts(&mut self, count: u16, bytes: u64, kind: Kind) -> Result<Parts, WireError> {
+        let table = self.bytes(u32::from(count) * 8, kind)?;
+        let (lengths, _) = table.as_chunks::<8>();
+        let lengths = lengths.iter().map(|length| u64::from_le_bytes(*length));
+        Parts::of_lengths(bytes, lengths).ok_or(WireError::Parts)
     }
 
     fn bytes(&mut self, count: u32, kind: Kind) -> Result<&'a [u8], WireError> {

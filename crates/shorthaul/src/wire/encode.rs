@@ -2,14 +2,17 @@
 
 use smallvec::SmallVec;
 
-use super::decode::{PLACE_INLINE, PLACE_NONE, PLACE_ONE_SHOT, PLACE_REGION};
-use super::{Call, Frame, HEADER_BYTES, Header, Hello, Kind, MAGIC, Place, Reply};
+use super::decode::{
+    FILL_NONE, FILL_ONE_SHOT, FILL_REGION, UPLOAD_INLINE, UPLOAD_REGION, UPLOAD_SEALED,
+};
+use super::{Call, Fill, Frame, HEADER_BYTES, Header, Hello, Kind, MAGIC, Reply, Span, Upload};
 use crate::error::Code;
 use crate::limits::STATUS_BYTES_MAX;
+use crate::parts::Parts;
 use crate::payload::concat;
 
 /// A frame's header and body; frames of ordinary size need no allocation.
-pub(crate) type Head = SmallVec<[u8; 144]>;
+pub(crate) type Head = SmallVec<[u8; 192]>;
 
 impl Frame<'_> {
     /// Encodes header and body of a frame that `payload_bytes` of inline payload follow. The sender
@@ -64,7 +67,8 @@ impl Frame<'_> {
     fn descriptors(&self) -> u8 {
         match self {
             Self::Register { .. } => 1,
-            Self::Call(call) => u8::from(matches!(call.place, Place::OneShot { .. })),
+            Self::Call(call) => call.descriptors(),
+            Self::Reply(reply) => reply.descriptors(),
             _ => 0,
         }
     }
@@ -104,34 +108,45 @@ fn hello_body(hello: &Hello) -> Head {
 }
 
 fn call_body(call: &Call<'_>) -> Head {
-    let (place, region, offset, bytes) = match call.place {
-        Place::None => (PLACE_NONE, 0, 0, 0),
-        Place::Inline { bytes_max } => (PLACE_INLINE, 0, 0, bytes_max),
-        Place::Region { region, offset, bytes } => (PLACE_REGION, region, offset, bytes),
-        Place::OneShot { bytes } => (PLACE_ONE_SHOT, 0, 0, bytes),
+    let none = Span { region: 0, offset: 0, bytes: 0 };
+    let (fill, fill_span) = match call.room.fill {
+        Fill::None => (FILL_NONE, none),
+        Fill::Region(span) => (FILL_REGION, span),
+        Fill::OneShot { bytes } => (FILL_ONE_SHOT, Span { bytes, ..none }),
     };
-    Fixed::<{ HEADER_BYTES + 48 }>::new()
+    let (upload, upload_span) = match call.upload {
+        Upload::None | Upload::Inline { .. } => (UPLOAD_INLINE, none),
+        Upload::Region(span) => (UPLOAD_REGION, span),
+        Upload::Sealed { offset, bytes } => (UPLOAD_SEALED, Span { region: 0, offset, bytes }),
+    };
+    Fixed::<{ HEADER_BYTES + 96 }>::new()
         .u64(call.call)
         .u64(call.remaining_ns)
-        .array([place, 0])
+        .array([fill, upload])
         .u16(call.method.len() as u16)
         .u32(call.request.len() as u32)
-        .u64(region)
-        .u64(offset)
-        .u64(bytes)
-        .with(call.method.as_bytes(), call.request)
+        .span(fill_span)
+        .u64(call.room.inline_bytes)
+        .u64(call.room.sealed_bytes)
+        .span(upload_span)
+        .u32(call.room.inline_first_bytes)
+        .u16(call.parts.lengths().len() as u16)
+        .u16(0)
+        .with_parts(&call.parts, call.method.as_bytes(), call.request)
 }
 
 fn reply_body(reply: &Reply<'_>) -> Head {
     let message = cut(reply.message);
-    Fixed::<{ HEADER_BYTES + 32 }>::new()
+    Fixed::<{ HEADER_BYTES + 40 }>::new()
         .u64(reply.call)
         .u32(reply.code as u32)
-        .array([reply.lane as u8, 0, 0, 0])
+        .array([reply.lane as u8, 0])
+        .u16(reply.parts.lengths().len() as u16)
         .u64(reply.payload_bytes)
         .u32(reply.response.len() as u32)
         .u32(message.len() as u32)
-        .with(reply.response, message.as_bytes())
+        .u64(reply.offset)
+        .with_parts(&reply.parts, reply.response, message.as_bytes())
 }
 
 fn with_status<const N: usize>(fixed: Fixed<N>, code: Code, message: &str) -> Head {
@@ -167,6 +182,19 @@ impl<const N: usize> Fixed<N> {
 
     fn u64(self, field: u64) -> Self {
         self.array(field.to_le_bytes())
+    }
+
+    fn span(self, span: Span) -> Self {
+        self.u64(span.region).u64(span.offset).u64(span.bytes)
+    }
+
+    /// The whole head, with a table of parts, which is mostly empty, and what comes behind it.
+    fn with_parts(self, parts: &Parts, first: &[u8], second: &[u8]) -> Head {
+        if parts.lengths().len() == 0 {
+            return self.with(first, second);
+        }
+        let table: Vec<u8> = parts.lengths().flat_map(u64::to_le_bytes).collect();
+        concat(&[&self.bytes, &table, first, second])
     }
 
     fn into_head(self) -> Head {

@@ -11,6 +11,7 @@ mod tests;
 
 use crate::error::Code;
 use crate::limits::Limits;
+use crate::parts::Parts;
 
 pub(crate) use decode::WireError;
 pub(crate) use encode::Head;
@@ -21,6 +22,8 @@ pub(crate) const HEADER_BYTES: usize = 16;
 pub(crate) const MAGIC: [u8; 8] = *b"shorthl\0";
 /// The protocol version that this library speaks.
 pub(crate) const VERSION: u16 = 1;
+/// The ability to take sealed memory files.
+pub(crate) const FEATURE_SEALED: u64 = 1;
 
 /// What a frame is, by its number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +52,7 @@ pub(crate) struct Header {
 }
 
 /// A frame's body, parsed; borrowed from where it was received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
     Hello(Hello),
     Call(Call<'a>),
@@ -74,37 +77,75 @@ pub(crate) struct Hello {
 }
 
 /// A request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Call<'a> {
     pub(crate) call: u64,
     /// Time left, in nanoseconds: clocks differ between time namespaces. 0: no deadline.
     pub(crate) remaining_ns: u64,
-    pub(crate) place: Place,
+    pub(crate) room: Room,
+    pub(crate) upload: Upload,
+    pub(crate) parts: Parts,
     pub(crate) method: &'a str,
     pub(crate) request: &'a [u8],
 }
 
-/// Where the caller wants the payload of the answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// It takes none.
+/// Where the payload of the answer may go. The server takes the first of these that has room for
+/// it: inline if it has at most `inline_first_bytes`; `fill`, or inline if that is none; a sealed
+/// memory file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) fill: Fill,
+    /// Most bytes behind the reply.
+    pub(crate) inline_bytes: u64,
+    /// Payloads of so many bytes go behind the reply even if there is other room.
+    pub(crate) inline_first_bytes: u32,
+    /// Most bytes in a sealed memory file of the server's.
+    pub(crate) sealed_bytes: u64,
+}
+
+/// Memory of the client's that the server may fill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Fill {
+    #[default]
     None,
-    /// Behind the reply, at most so many bytes.
-    Inline { bytes_max: u64 },
     /// In a registered region of its own.
-    Region { region: u64, offset: u64, bytes: u64 },
+    Region(Span),
     /// In the memory file that comes with this call, which is as long as said.
     OneShot { bytes: u64 },
 }
 
-/// An answer: the last word on its call. The server touches none of the call's memory after it.
+/// A part of a registered region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) region: u64,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Bulk that goes with a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Upload {
+    #[default]
+    None,
+    /// Behind the call.
+    Inline { bytes: u64 },
+    /// In a registered region, to be copied out before the reply.
+    Region(Span),
+    /// In the sealed memory file that comes with this call.
+    Sealed { offset: u64, bytes: u64 },
+}
+
+/// An answer: the last word on its call. The server touches none of the call's memory after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply<'a> {
     pub(crate) call: u64,
     pub(crate) code: Code,
     pub(crate) lane: LaneNumber,
     /// Payload bytes that are valid; with OUT_OF_RANGE, the bytes that a buffer needs.
     pub(crate) payload_bytes: u64,
+    /// Where in a sealed memory file the payload starts.
+    pub(crate) offset: u64,
+    pub(crate) parts: Parts,
     pub(crate) response: &'a [u8],
     pub(crate) message: &'a str,
 }
@@ -117,4 +158,55 @@ pub(crate) enum LaneNumber {
     Inline = 1,
     FillWrite = 2,
     FillMap = 3,
+    Sealed = 4,
+}
+
+impl Room {
+    /// The largest payload that there is room for.
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.inline_bytes_max().max(self.fill.bytes()).max(self.sealed_bytes)
+    }
+
+    /// The largest payload that may go inline.
+    pub(crate) fn inline_bytes_max(&self) -> u64 {
+        match self.fill {
+            Fill::None => self.inline_bytes,
+            _ => self.inline_bytes.min(u64::from(self.inline_first_bytes)),
+        }
+    }
+}
+
+impl Fill {
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Region(Span { bytes, .. }) | Self::OneShot { bytes } => *bytes,
+        }
+    }
+}
+
+impl Upload {
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Inline { bytes }
+            | Self::Region(Span { bytes, .. })
+            | Self::Sealed { bytes, .. } => *bytes,
+        }
+    }
+}
+
+impl Call<'_> {
+    /// Descriptors that come with it: the memory file to be filled, then the one that is sealed.
+    pub(crate) fn descriptors(&self) -> u8 {
+        u8::from(matches!(self.room.fill, Fill::OneShot { .. }))
+            + u8::from(matches!(self.upload, Upload::Sealed { .. }))
+    }
+}
+
+impl Reply<'_> {
+    /// Descriptors that come with it: the sealed memory file.
+    pub(crate) fn descriptors(&self) -> u8 {
+        u8::from(self.lane == LaneNumber::Sealed)
+    }
 }

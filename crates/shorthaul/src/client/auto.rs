@@ -1,0 +1,231 @@
+//! The automatic choice of a lane: by size, by what the server can do, and by what earlier calls
+//! have taught.
+
+use std::hash::BuildHasher;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lru::LruCache;
+use rustc_hash::FxBuildHasher;
+
+use super::buffer::Buffer;
+use crate::lane::{Lane, Reason};
+use crate::limits::{AUTO_METHODS_MAX, Limits, PAYLOAD_ALIGNMENT};
+
+/// Where the automatic choice changes its mind. The defaults were measured: see
+/// docs/BENCHMARKS.md, "auto".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AutoPolicy {
+    /// Payloads of at most so many bytes travel inline: what is copied twice then costs less than
+    /// it costs to hold a buffer.
+    pub inline_bytes_max: u32,
+    /// The largest buffer that is kept for later calls; larger payloads travel inline, or sealed
+    /// where they are over the limit for that. 0: none are kept.
+    pub buffer_bytes_max: usize,
+    /// Bytes of all buffers that are kept while no call uses them.
+    pub kept_bytes_max: usize,
+    /// Whether sealed memory files may be used at all.
+    pub sealed: bool,
+}
+
+impl Default for AutoPolicy {
+    fn default() -> Self {
+        Self {
+            inline_bytes_max: 4096,
+            buffer_bytes_max: 128 << 20,
+            kept_bytes_max: 512 << 20,
+            sealed: true,
+        }
+    }
+}
+
+/// What a client keeps and knows for its automatic choices.
+#[derive(Debug)]
+pub(super) struct Auto {
+    policy: AutoPolicy,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Buffers that no call uses, by when they came back.
+    spare: Vec<Buffer>,
+    spare_bytes: usize,
+    /// By direction, by the hash of the method's name: two that collide only share their guess.
+    learnt: [LruCache<u64, Learnt, FxBuildHasher>; 2],
+    /// The server has refused a buffer; none is asked for again until so many calls have gone by.
+    rest: u32,
+}
+
+/// Which payload of a method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Answer,
+    Upload,
+}
+
+/// A method, as far as guesses go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MethodKey(u64);
+
+impl MethodKey {
+    pub(super) fn of(method: &str) -> Self {
+        Self(FxBuildHasher.hash_one(method))
+    }
+}
+
+/// What a method's payloads were like.
+#[derive(Clone, Copy, Debug, Default)]
+struct Learnt {
+    /// The largest of the recent ones.
+    bytes: usize,
+    /// Calls since one came near that size.
+    since: u32,
+}
+
+/// What to do about one payload.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// It is small, whatever comes.
+    Inline,
+    /// Use a buffer of at least so many bytes, for what fits it.
+    Buffer(usize),
+    /// No buffer, because of this.
+    NoBuffer(Reason),
+}
+
+impl Auto {
+    pub(super) fn new(policy: AutoPolicy) -> Arc<Self> {
+        let methods_max = NonZeroUsize::new(AUTO_METHODS_MAX).unwrap_or(NonZeroUsize::MIN);
+        let state = State {
+            spare: Vec::new(),
+            spare_bytes: 0,
+            learnt: [(); 2].map(|()| LruCache::with_hasher(methods_max, FxBuildHasher)),
+            rest: 0,
+        };
+        Arc::new(Self { policy, state: Mutex::new(state) })
+    }
+
+    pub(super) fn policy(&self) -> &AutoPolicy {
+        &self.policy
+    }
+
+    /// What to do about a payload of `method` that has at most `bytes_max` bytes.
+    pub(super) fn plan(
+        &self,
+        direction: Direction,
+        method: MethodKey,
+        bytes_max: usize,
+        peer: &Limits,
+    ) -> Plan {
+        if bytes_max <= self.policy.inline_bytes_max as usize {
+            return Plan::Inline;
+        }
+        let mut state = self.lock();
+        let Some(learnt) = state.learnt[direction as usize].get(&method.0).copied() else {
+            return Plan::NoBuffer(Reason::SizeUnknown);
+        };
+        let bytes = learnt.bytes.min(bytes_max);
+        if bytes <= self.policy.inline_bytes_max as usize {
+            return Plan::Inline;
+        }
+        if bytes > self.policy.buffer_bytes_max {
+            return Plan::NoBuffer(Reason::TooLargeToKeep);
+        }
+        if bytes as u64 > peer.region_bytes_max || peer.regions_max == 0 || state.is_resting() {
+            return Plan::NoBuffer(Reason::PeerCannot);
+        }
+        Plan::Buffer(bytes)
+    }
+
+    /// Notes how large a payload of `method` was.
+    pub(super) fn learn(&self, direction: Direction, method: MethodKey, bytes: usize) {
+        let mut state = self.lock();
+        let methods = &mut state.learnt[direction as usize];
+        match methods.get_mut(&method.0) {
+            Some(learnt) => learnt.see(bytes),
+            None => drop(methods.put(method.0, Learnt { bytes, since: 0 })),
+        }
+    }
+
+    /// Notes that the server has no room for a buffer at the moment.
+    pub(super) fn rest(&self) {
+        self.lock().rest = REST_CALLS;
+    }
+
+    /// The smallest kept buffer of at least `bytes` bytes.
+    pub(super) fn take(&self, bytes: usize) -> Option<Buffer> {
+        let mut state = self.lock();
+        let fitting = state.spare.iter().enumerate().filter(|(_, spare)| spare.len() >= bytes);
+        let (index, _) = fitting.min_by_key(|(_, spare)| spare.len())?;
+        let buffer = state.spare.remove(index);
+        state.spare_bytes -= buffer.len();
+        Some(buffer)
+    }
+
+    /// Takes a buffer back, and lets go of those that were not used for longest.
+    pub(super) fn give_back(&self, buffer: Buffer) {
+        let mut let_go = Vec::new();
+        let mut state = self.lock();
+        state.spare_bytes += buffer.len();
+        state.spare.push(buffer);
+        while state.spare_bytes > self.policy.kept_bytes_max && !state.spare.is_empty() {
+            let oldest = state.spare.remove(0);
+            state.spare_bytes -= oldest.len();
+            let_go.push(oldest);
+        }
+        // Unmapping takes its time: not under the lock.
+        drop(state);
+        drop(let_go);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_resting(&mut self) -> bool {
+        let is_resting = self.rest > 0;
+        self.rest = self.rest.saturating_sub(1);
+        is_resting
+    }
+}
+
+impl Learnt {
+    /// The largest counts until it hasn't come near for a while.
+    fn see(&mut self, bytes: usize) {
+        self.since += 1;
+        if bytes >= self.bytes / 2 {
+            self.since = 0;
+        }
+        if bytes > self.bytes || self.since >= FORGET_CALLS {
+            *self = Self { bytes, since: 0 };
+        }
+    }
+}
+
+/// Bytes of a buffer that is made for payloads of `bytes` bytes: a power of two, so that few sizes
+/// serve all; at most what the server takes.
+pub(super) fn buffer_bytes(bytes: usize, peer: &Limits) -> usize {
+    let most = usize::try_from(peer.region_bytes_max).unwrap_or(usize::MAX);
+    bytes.max(BUFFER_BYTES_MIN).checked_next_power_of_two().unwrap_or(bytes).min(most).max(bytes)
+}
+
+/// Why an answer took its lane, given the plan that was made for it.
+pub(super) fn reason(plan: &Plan, lane: Lane) -> Reason {
+    match (lane, plan) {
+        (Lane::None, _) => Reason::Asked,
+        (Lane::FillMap | Lane::FillWrite | Lane::CopyOut, _) => Reason::BufferFits,
+        (_, Plan::NoBuffer(reason)) => *reason,
+        (Lane::Inline, _) => Reason::Small,
+        (_, Plan::Inline | Plan::Buffer(_)) => Reason::BufferTooSmall,
+    }
+}
+
+/// Calls without one near the largest size after which that is forgotten.
+const FORGET_CALLS: u32 = 64;
+/// Automatic calls that do without after the server had no room for a buffer.
+const REST_CALLS: u32 = 256;
+const BUFFER_BYTES_MIN: usize = 64 << 10;
+const _: () = assert!((BUFFER_BYTES_MIN as u64).is_multiple_of(PAYLOAD_ALIGNMENT));

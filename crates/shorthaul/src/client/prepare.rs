@@ -1,0 +1,472 @@
+//! From a call as it was put together to what is sent: checked on this side, so that nothing goes
+//! out that the server must refuse.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use shorthaul_platform::memory::Memfd;
+use smallvec::SmallVec;
+
+use super::auto::{Auto, Direction, MethodKey, Plan, buffer_bytes};
+use super::buffer::{Buffer, Home};
+use super::call::{Bulk, Outgoing, Wanted};
+use super::reply::{CallError, Common, Guess, Held};
+use crate::error::{Error, Result};
+use crate::lane::{Lane, Reason};
+use crate::limits::{Limits, METHOD_BYTES_MAX, PAYLOAD_ALIGNMENT};
+use crate::object::SealedObject;
+use crate::parts::{Parts, parts_bytes};
+use crate::payload::PooledMemory;
+use crate::threads::deadline_after;
+use crate::wire::{Fill, Room, Span, Upload};
+
+/// A call that was checked, with all that it needs.
+#[derive(Debug)]
+pub(super) struct Prepared<'a> {
+    pub(super) method: &'a str,
+    pub(super) request: &'a [u8],
+    pub(super) room: Room,
+    pub(super) upload: Upload,
+    pub(super) parts: Parts,
+    pub(super) payload: Option<PooledMemory>,
+    pub(super) descriptors: SmallVec<[OwnedFd; 2]>,
+    pub(super) held: Held,
+    pub(super) timeout: Duration,
+    pub(super) deadline: Instant,
+}
+
+/// The connection that a call is for.
+#[derive(Debug)]
+pub(super) struct Way<'a> {
+    pub(super) peer: Limits,
+    pub(super) takes_sealed: bool,
+    pub(super) common: &'a Common,
+    pub(super) home: &'a Arc<dyn Home>,
+    pub(super) timeout_default: Duration,
+}
+
+/// What was chosen for a call that leaves the choice to the client.
+#[derive(Debug, Default)]
+pub(super) struct Choices {
+    answer: Option<Choice>,
+    upload: Option<Choice>,
+}
+
+#[derive(Debug)]
+struct Choice {
+    plan: Plan,
+    buffer: Option<Buffer>,
+}
+
+impl Choices {
+    /// Chooses, where `call` leaves that to the client. `make` registers a buffer.
+    ///
+    /// # Errors
+    /// What ended the connection.
+    pub(super) fn make(
+        call: &Outgoing<'_>,
+        auto: &Auto,
+        peer: &Limits,
+        mut make: impl FnMut(usize) -> Result<Buffer>,
+    ) -> Result<Self> {
+        let mut choices = Self::default();
+        if let Wanted::Auto(bytes_max) = call.wanted {
+            let plan = auto.plan(Direction::Answer, MethodKey::of(call.method), bytes_max, peer);
+            choices.answer = Some(Choice::make(plan, auto, peer, &mut make)?);
+        }
+        if let Some(bytes) = call.bulk.automatic_bytes() {
+            let method = MethodKey::of(call.method);
+            let plan = auto.plan(Direction::Upload, method, bytes, peer);
+            auto.learn(Direction::Upload, method, bytes);
+            let mut choice = Choice::make(plan, auto, peer, &mut make)?;
+            if choice.buffer.as_ref().is_some_and(|buffer| buffer.len() < bytes) {
+                choice.buffer.take().into_iter().for_each(|buffer| auto.give_back(buffer));
+                choice.plan = Plan::NoBuffer(Reason::BufferTooSmall);
+            }
+            choices.upload = Some(choice);
+        }
+        Ok(choices)
+    }
+}
+
+impl Choice {
+    fn make(
+        plan: Plan,
+        auto: &Auto,
+        peer: &Limits,
+        make: &mut impl FnMut(usize) -> Result<Buffer>,
+    ) -> Result<Self> {
+        let Plan::Buffer(bytes) = plan else {
+            return Ok(Self { plan, buffer: None });
+        };
+        if let Some(buffer) = auto.take(bytes) {
+            return Ok(Self { plan, buffer: Some(buffer) });
+        }
+        match make(buffer_bytes(bytes, peer)) {
+            Ok(buffer) => Ok(Self { plan, buffer: Some(buffer) }),
+            // No room for another one: it goes without.
+            Err(Error::Status(_) | Error::LimitReached(_) | Error::Io { .. }) => {
+                auto.rest();
+                Ok(Self { plan: Plan::NoBuffer(Reason::PeerCannot), buffer: None })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Bulk<'_> {
+    /// Bytes of a payload whose lane is the client's choice.
+    fn automatic_bytes(&self) -> Option<usize> {
+        match self {
+            Self::Auto(bytes) => Some(bytes.len()),
+            Self::AutoParts(parts) => parts_bytes_of(parts),
+            _ => None,
+        }
+        .filter(|&bytes| bytes > 0)
+    }
+}
+
+impl<'a> Outgoing<'a> {
+    /// Whether [`Choices`] must be made for it.
+    pub(super) fn is_automatic(&self) -> bool {
+        matches!(self.wanted, Wanted::Auto(_)) || self.bulk.automatic_bytes().is_some()
+    }
+
+    /// Checks everything on this side.
+    pub(super) fn prepare(
+        self,
+        way: &Way<'_>,
+        choices: Choices,
+    ) -> Result<Prepared<'a>, CallError> {
+        if let Err(error) = self.check(way) {
+            return Err(self.into_error(error));
+        }
+        let Self { method, request, bulk, part_lengths, wanted, timeout } = self;
+        let timeout = timeout.unwrap_or(way.timeout_default);
+        let mut prepared = Prepared {
+            method,
+            request,
+            room: Room::default(),
+            upload: Upload::None,
+            parts: Parts::default(),
+            payload: None,
+            descriptors: SmallVec::new(),
+            held: Held::default(),
+            timeout,
+            deadline: deadline_after(timeout),
+        };
+        if choices.answer.is_some() || choices.upload.is_some() {
+            prepared.held.guess = Some(Box::new(Guess {
+                auto: Arc::clone(&way.common.auto),
+                method: MethodKey::of(method),
+                answer: None,
+                upload_reason: None,
+                keeps_upload: false,
+            }));
+        }
+        let made = prepared
+            .offer(wanted, choices.answer, way)
+            .and_then(|()| prepared.bring(bulk, part_lengths, choices.upload, way));
+        match made {
+            Ok(()) => {
+                let lane = prepared.held.upload_lane;
+                if lane != Lane::None {
+                    way.common.lanes.count_upload(lane, prepared.parts.bytes() as u64);
+                }
+                Ok(prepared)
+            }
+            Err(error) => Err(prepared.held.into_error(error)),
+        }
+    }
+
+    fn check(&self, way: &Way<'_>) -> Result<()> {
+        let Limits { message_bytes_max, .. } = way.peer;
+        let (method, request) = (self.method.len(), self.request.len());
+        if method > METHOD_BYTES_MAX {
+            let message = format!("a method's name of {method} bytes is over {METHOD_BYTES_MAX}");
+            return Err(Error::Misuse(message));
+        }
+        if request > message_bytes_max as usize {
+            return Err(Error::LimitReached(format!(
+                "a request of {request} bytes is over the server's limit of {message_bytes_max}: \
+                 send bulk as payload"
+            )));
+        }
+        if let Wanted::Buffer(buffer, range) = &self.wanted {
+            span(buffer, range, way.home)?;
+        }
+        if let Bulk::Buffer(buffer, range) = &self.bulk {
+            span(buffer, range, way.home)?;
+        }
+        Ok(())
+    }
+}
+
+impl Prepared<'_> {
+    /// Offers room for the answer.
+    fn offer(&mut self, wanted: Wanted, choice: Option<Choice>, way: &Way<'_>) -> Result<()> {
+        match wanted {
+            Wanted::Nothing => {}
+            Wanted::Inline(bytes_max) => self.room.inline_bytes = bytes_max as u64,
+            Wanted::Sealed(bytes_max) => self.room.sealed_bytes = bytes_max as u64,
+            Wanted::Buffer(buffer, range) => {
+                self.held.offset = range.start;
+                let span = span(&buffer, &range, way.home);
+                self.held.answer = Some(buffer);
+                self.room.fill = Fill::Region(span?);
+            }
+            Wanted::Fresh(bytes) => {
+                ensure_region_bytes(bytes, &way.peer)?;
+                let (descriptor, buffer) = fresh(bytes)?;
+                self.descriptors.push(descriptor);
+                self.held.answer = Some(buffer);
+                self.room.fill = Fill::OneShot { bytes: bytes as u64 };
+            }
+            Wanted::Auto(bytes_max) => self.offer_automatically(bytes_max, choice, way)?,
+        }
+        Ok(())
+    }
+
+    fn offer_automatically(
+        &mut self,
+        bytes_max: usize,
+        choice: Option<Choice>,
+        way: &Way<'_>,
+    ) -> Result<()> {
+        let Some(Choice { plan, buffer }) = choice else { return Ok(()) };
+        let policy = way.common.auto.policy();
+        let small = bytes_max.min(policy.inline_bytes_max as usize);
+        self.room.inline_first_bytes = u32::try_from(small).unwrap_or(u32::MAX);
+        self.room.inline_bytes = small as u64;
+        if policy.sealed && way.takes_sealed {
+            self.room.sealed_bytes = bytes_max as u64;
+        }
+        match buffer {
+            Some(buffer) => {
+                let span = span(&buffer, &(0..bytes_max.min(buffer.len())), way.home);
+                self.held.answer = Some(buffer);
+                self.room.fill = Fill::Region(span?);
+            }
+            // What doesn't fit inline on this side travels sealed.
+            None => {
+                let inline_bytes_max = way.common.limits.inline_bytes_max;
+                self.room.inline_bytes = (bytes_max as u64).min(inline_bytes_max).max(small as u64);
+            }
+        }
+        if let Some(guess) = &mut self.held.guess {
+            guess.answer = Some(plan);
+        }
+        Ok(())
+    }
+
+    /// Brings the request's payload along.
+    fn bring(
+        &mut self,
+        bulk: Bulk<'_>,
+        part_lengths: &[usize],
+        choice: Option<Choice>,
+        way: &Way<'_>,
+    ) -> Result<()> {
+        match bulk {
+            Bulk::None => {}
+            Bulk::Inline(bytes) => {
+                self.parts = parts(bytes.len(), part_lengths)?;
+                self.bring_inline(&[bytes], way)?;
+            }
+            Bulk::Auto(bytes) => {
+                self.parts = parts(bytes.len(), part_lengths)?;
+                self.bring_automatically(&[bytes], choice, way)?;
+            }
+            Bulk::AutoParts(pieces) => {
+                let lengths: Vec<usize> = pieces.iter().map(|piece| piece.len()).collect();
+                let bytes = parts_bytes(&lengths).ok_or_else(too_many_bytes)?;
+                self.parts = parts(bytes, &lengths)?;
+                self.bring_automatically(pieces, choice, way)?;
+            }
+            Bulk::Buffer(buffer, range) => {
+                let span = span(&buffer, &range, way.home);
+                self.held.upload = Some(buffer);
+                self.upload = Upload::Region(span?);
+                self.held.upload_lane = Lane::CopyOut;
+                self.parts = parts(range.len(), part_lengths)?;
+            }
+            Bulk::Sealed(object, range) => self.bring_sealed(&object, &range, part_lengths, way)?,
+        }
+        Ok(())
+    }
+
+    fn bring_automatically(
+        &mut self,
+        pieces: &[&[u8]],
+        choice: Option<Choice>,
+        way: &Way<'_>,
+    ) -> Result<()> {
+        let Some(Choice { plan, buffer }) = choice else { return self.bring_inline(pieces, way) };
+        let lane = match buffer {
+            Some(mut buffer) => {
+                match pieces {
+                    [piece] => buffer.copy_from(0, piece),
+                    pieces => {
+                        for (piece, part) in pieces.iter().zip(self.parts.iter()) {
+                            buffer.copy_from(part.start, piece);
+                        }
+                    }
+                }
+                let span = span(&buffer, &(0..self.parts.bytes()), way.home);
+                self.held.upload = Some(buffer);
+                self.upload = Upload::Region(span?);
+                self.held.upload_lane = Lane::CopyOut;
+                Lane::CopyOut
+            }
+            None => {
+                self.bring_inline(pieces, way)?;
+                Lane::Inline
+            }
+        };
+        if let Some(guess) = &mut self.held.guess {
+            guess.upload_reason = Some(super::auto::reason(&plan, lane));
+            guess.keeps_upload = true;
+        }
+        Ok(())
+    }
+
+    /// Copies the pieces, each where its part is; one piece lies as its parts do.
+    fn bring_inline(&mut self, pieces: &[&[u8]], way: &Way<'_>) -> Result<()> {
+        let bytes = self.parts.bytes();
+        if bytes == 0 {
+            return Ok(());
+        }
+        if bytes as u64 > way.peer.inline_bytes_max {
+            return Err(Error::LimitReached(format!(
+                "a payload of {bytes} bytes is over the server's limit of {} for what travels \
+                 inline: send it from a buffer, or sealed",
+                way.peer.inline_bytes_max
+            )));
+        }
+        let mut memory = way.common.pool.take(bytes).map_err(|error| {
+            Error::LimitReached(format!("no memory for a payload of {bytes} bytes: {error}"))
+        })?;
+        match pieces {
+            [piece] => memory.copy_from_slice(piece),
+            pieces => lay_out(pieces, &self.parts, &mut memory),
+        }
+        self.upload = Upload::Inline { bytes: bytes as u64 };
+        self.held.upload_lane = Lane::Inline;
+        self.payload = Some(memory);
+        Ok(())
+    }
+
+    fn bring_sealed(
+        &mut self,
+        object: &SealedObject,
+        range: &Range<usize>,
+        part_lengths: &[usize],
+        way: &Way<'_>,
+    ) -> Result<()> {
+        if !object.contains(range) {
+            let bytes = object.len();
+            return Err(Error::Misuse(format!("bytes {range:?} of an object of {bytes}")));
+        }
+        ensure_aligned(range.start)?;
+        ensure_region_bytes(range.end, &way.peer)?;
+        if !way.takes_sealed {
+            return Err(Error::LimitReached("the server takes no sealed memory".into()));
+        }
+        self.parts = parts(range.len(), part_lengths)?;
+        let descriptor = object
+            .descriptor()
+            .map_err(|error| Error::io("no descriptor for a sealed object", error))?;
+        self.descriptors.push(descriptor);
+        self.upload = Upload::Sealed { offset: range.start as u64, bytes: range.len() as u64 };
+        self.held.upload_lane = Lane::Sealed;
+        Ok(())
+    }
+}
+
+/// Puts each piece where its part is, and zeros between them: others' payloads may have lain there.
+fn lay_out(pieces: &[&[u8]], parts: &Parts, memory: &mut [u8]) {
+    let mut end = 0;
+    for (piece, part) in pieces.iter().zip(parts.iter()) {
+        memory[end..part.start].fill(0);
+        end = part.end;
+        memory[part].copy_from_slice(piece);
+    }
+}
+
+/// The parts of a payload of `bytes` bytes, if these are their lengths.
+fn parts(bytes: usize, lengths: &[usize]) -> Result<Parts> {
+    if lengths.len() <= 1 && lengths.iter().all(|&length| length == bytes) {
+        return Ok(Parts::one(bytes));
+    }
+    Parts::of_lengths(bytes as u64, lengths.iter().map(|&length| length as u64)).ok_or_else(|| {
+        Error::Misuse(format!(
+            "{} parts do not make up a payload of {bytes} bytes: each but the first starts at a \
+             multiple of {PAYLOAD_ALIGNMENT}, and at most {} are possible",
+            lengths.len(),
+            crate::limits::PARTS_MAX
+        ))
+    })
+}
+
+fn parts_bytes_of(pieces: &[&[u8]]) -> Option<usize> {
+    let lengths: SmallVec<[usize; 16]> = pieces.iter().map(|piece| piece.len()).collect();
+    parts_bytes(&lengths)
+}
+
+fn too_many_bytes() -> Error {
+    Error::Misuse("the parts of the payload have more bytes than there can be".into())
+}
+
+/// A time in nanoseconds as the wire has it; at least one, for 0 means no deadline.
+pub(super) fn wire_ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1)
+}
+
+fn span(buffer: &Buffer, range: &Range<usize>, home: &Arc<dyn Home>) -> Result<Span> {
+    let Some(region) = buffer.region_at(home) else {
+        return Err(Error::Misuse(
+            "the buffer is registered with another connection (or is a reply's own): make one with \
+             this client"
+                .into(),
+        ));
+    };
+    let (start, end, bytes) = (range.start, range.end, buffer.len());
+    if start > end || end > bytes {
+        return Err(Error::Misuse(format!("bytes {start}..{end} of a buffer of {bytes}")));
+    }
+    ensure_aligned(start)?;
+    Ok(Span { region, offset: start as u64, bytes: range.len() as u64 })
+}
+
+fn ensure_aligned(start: usize) -> Result<()> {
+    if (start as u64).is_multiple_of(PAYLOAD_ALIGNMENT) {
+        return Ok(());
+    }
+    Err(Error::Misuse(format!(
+        "a part of a buffer or object starts at a multiple of {PAYLOAD_ALIGNMENT}, not at {start}"
+    )))
+}
+
+/// Whether the server takes memory of `bytes` bytes.
+pub(super) fn ensure_region_bytes(bytes: usize, peer: &Limits) -> Result<()> {
+    if bytes as u64 <= peer.region_bytes_max {
+        return Ok(());
+    }
+    Err(Error::LimitReached(format!(
+        "a buffer of {bytes} bytes is over the server's limit of {}",
+        peer.region_bytes_max
+    )))
+}
+
+/// Memory for one call. Its pages are allocated where they are first touched: on the server.
+fn fresh(bytes: usize) -> Result<(OwnedFd, Buffer)> {
+    let made = Memfd::create(MEMFD_NAME, bytes).and_then(|memfd| Ok((memfd.map()?, memfd)));
+    let (memory, memfd) =
+        made.map_err(|error| Error::io(format!("no memory file of {bytes} bytes"), error))?;
+    Ok((memfd.into_descriptor(), Buffer::one_shot(memory)))
+}
+
+/// What the memory of buffers is called in /proc/PID/maps.
+pub(super) const MEMFD_NAME: &str = "shorthaul-buffer";
