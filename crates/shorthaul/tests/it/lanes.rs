@@ -60,7 +60,9 @@ fn direct_every_lane_every_size() {
         for (round, bytes) in SIZES.into_iter().enumerate() {
             let seed = round as u8;
             let request = request(bytes, seed);
-            let inline = client.call("map").request(&request).inline(bytes).send().unwrap();
+            // Room for nothing would be none.
+            let call = client.call("map").request(&request).inline(bytes.max(1));
+            let inline = call.send().unwrap();
             check(&inline, bytes, seed, Lane::Inline);
             for (method, lane) in [("map", Lane::FillMap), ("write", Lane::FillWrite)] {
                 let reply = client.call(method).request(&request).into(buffer).send().unwrap();
@@ -90,7 +92,8 @@ fn threads_share_a_client() {
                     let reply = client.call("map").request(&request).into(buffer).send().unwrap();
                     check(&reply, bytes, round ^ thread, Lane::FillMap);
                     buffer = reply.into_buffer().unwrap();
-                    let inline = client.call("").request(&request).inline(bytes).send().unwrap();
+                    let call = client.call("").request(&request).inline(bytes.max(1));
+                    let inline = call.send().unwrap();
                     check(&inline, bytes, round ^ thread, Lane::Inline);
                 }
             });

@@ -1,8 +1,10 @@
 //! The library from outside: real sockets, real memory, real processes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod automatic;
 mod child;
 mod deadlines;
+mod every_lane;
 mod fairness;
 mod hand_over;
 mod handlers;

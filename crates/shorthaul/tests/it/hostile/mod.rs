@@ -105,7 +105,7 @@ fn serve(
         }
         "echo" => {
             let response = call.request().to_vec();
-            let payload = call.request_payload().to_vec();
+            let payload = call.upload()?.into_slice()?.to_vec();
             if !payload.is_empty() {
                 call.payload(payload.len())?.copy_from(&payload)?;
             }

@@ -1,0 +1,148 @@
+//! The automatic choice of a lane: what it takes, why it says it did, and that it learns.
+
+use std::time::Duration;
+
+use shorthaul::limits::Limits;
+use shorthaul::{
+    AutoPolicy, Client, ClientOptions, DirectClient, Error, InboundCall, Lane, Reason, Reply,
+    ServerOptions, Status,
+};
+
+use super::service::{check, pattern, request, serve, start};
+
+const LARGE: usize = 300_000;
+
+fn auto(client: &mut DirectClient, method: &str, bytes: usize) -> Reply {
+    let request = request(bytes, 7);
+    let reply = client.call(method).request(&request).auto(1 << 30).send().unwrap();
+    check(&reply, bytes, 7);
+    reply
+}
+
+#[test]
+fn it_learns_how_large_answers_are() {
+    let running = start(ServerOptions::default(), serve);
+    let mut client = DirectClient::connect(&running.path).unwrap();
+    let took = |reply: &Reply| (reply.lane(), reply.reason());
+    assert_eq!(took(&auto(&mut client, "a", LARGE)), (Lane::Inline, Reason::SizeUnknown));
+    for _ in 0..3 {
+        assert_eq!(took(&auto(&mut client, "a", LARGE)), (Lane::FillMap, Reason::BufferFits));
+    }
+    assert_eq!(running.server.stats().mappings_made, 1, "one buffer serves all calls");
+    // What is small is copied, whatever room there is.
+    assert_eq!(took(&auto(&mut client, "a", 100)), (Lane::Inline, Reason::Small));
+    // Larger than expected: it travels all the same, and the next one has room.
+    let larger = 2 << 20;
+    assert_eq!(took(&auto(&mut client, "a", larger)), (Lane::Sealed, Reason::BufferTooSmall));
+    assert_eq!(took(&auto(&mut client, "a", larger)), (Lane::FillMap, Reason::BufferFits));
+    // Another method is another matter; what it needs there is already.
+    assert_eq!(took(&auto(&mut client, "b", LARGE)).1, Reason::SizeUnknown);
+    assert_eq!(took(&auto(&mut client, "b", LARGE)), (Lane::FillMap, Reason::BufferFits));
+    assert_eq!(running.server.stats().mappings_made, 2);
+}
+
+#[test]
+fn replies_that_are_held_keep_their_buffers() {
+    let running = start(ServerOptions::default(), serve);
+    let mut client = DirectClient::connect(&running.path).unwrap();
+    let replies: Vec<_> = (0..4).map(|_| auto(&mut client, "a", LARGE)).collect();
+    for reply in &replies {
+        check(reply, LARGE, 7);
+    }
+    drop(replies);
+    // Taken out of its reply, a buffer is the caller's.
+    let buffer = auto(&mut client, "a", LARGE).into_buffer().unwrap();
+    let reply = client.call("a").request(&request(10, 1)).into(buffer).send().unwrap();
+    check(&reply, 10, 1);
+    // An inline reply leaves the buffer that it did without where it is.
+    assert!(auto(&mut client, "a", 10).into_buffer().is_none());
+}
+
+#[test]
+fn thresholds_can_be_overridden() {
+    let running = start(ServerOptions::default(), serve);
+    let auto_policy = AutoPolicy {
+        inline_bytes_max: 100,
+        buffer_bytes_max: 10_000,
+        sealed: false,
+        ..AutoPolicy::default()
+    };
+    let options = ClientOptions { auto: auto_policy, ..ClientOptions::default() };
+    let mut client = DirectClient::connect_with(&running.path, &options).unwrap();
+    for _ in 0..2 {
+        let reply = auto(&mut client, "small", 100);
+        assert_eq!(reply.lane(), Lane::Inline);
+    }
+    auto(&mut client, "fits", 101);
+    assert_eq!(auto(&mut client, "fits", 101).lane(), Lane::FillMap);
+    auto(&mut client, "large", 10_001);
+    let reply = auto(&mut client, "large", 10_001);
+    assert_eq!((reply.lane(), reply.reason()), (Lane::Inline, Reason::TooLargeToKeep));
+}
+
+#[test]
+fn a_server_without_room_for_buffers_is_served_without() {
+    let limits = Limits { regions_max: 1, ..Limits::default() };
+    let running = start(ServerOptions { limits, ..ServerOptions::default() }, serve);
+    let mut client = DirectClient::connect(&running.path).unwrap();
+    let _mine = client.buffer(64).unwrap();
+    auto(&mut client, "a", LARGE);
+    for _ in 0..3 {
+        let reply = auto(&mut client, "a", LARGE);
+        assert_eq!((reply.lane(), reply.reason()), (Lane::Inline, Reason::PeerCannot));
+    }
+}
+
+#[test]
+fn more_than_was_allowed_for_is_an_error_with_the_size() {
+    let running = start(ServerOptions::default(), serve);
+    let mut client = DirectClient::connect(&running.path).unwrap();
+    for _ in 0..3 {
+        let failed = client.call("a").request(&request(LARGE, 1)).auto(LARGE - 1).send();
+        let Err(Error::Status(status)) = failed.map_err(Error::from) else { panic!() };
+        assert_eq!(status.bytes_needed, Some(LARGE as u64));
+    }
+}
+
+#[test]
+fn uploads_learn_too() {
+    let put = |call: &mut InboundCall| -> Result<(), Status> {
+        let is_right = call.upload()?.into_slice()? == pattern(LARGE, 1);
+        call.reply(&[u8::from(is_right)])
+    };
+    let running = start(ServerOptions::default(), put);
+    let payload = pattern(LARGE, 1);
+    let client = Client::connect(&running.path).unwrap();
+    let put = || client.call("put").payload(&payload).send().unwrap();
+    let took = |reply: &Reply| {
+        assert_eq!(reply.response(), [1]);
+        (reply.upload_lane(), reply.upload_reason())
+    };
+    assert_eq!(took(&put()), (Lane::Inline, Reason::SizeUnknown));
+    assert_eq!(took(&put()), (Lane::CopyOut, Reason::BufferFits));
+    assert_eq!(took(&put()), (Lane::CopyOut, Reason::BufferFits));
+    let reply = client.call("put").payload(b"few").send().unwrap();
+    assert_eq!((reply.upload_lane(), reply.upload_reason()), (Lane::Inline, Reason::Small));
+    assert_eq!(running.server.stats().mappings_made, 1);
+}
+
+#[test]
+fn many_threads_choose_at_once() {
+    let running = start(ServerOptions::default(), serve);
+    let client = Client::connect(&running.path).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..8_u8 {
+            let client = &client;
+            scope.spawn(move || {
+                for round in 0..40_usize {
+                    let bytes = round * round * 100;
+                    let request = request(bytes, thread);
+                    let call = client.call("a").request(&request).auto(1 << 20);
+                    check(&call.send().unwrap(), bytes, thread);
+                }
+            });
+        }
+    });
+    drop(client);
+    assert!(running.server.stop(Duration::from_secs(5)));
+}
