@@ -229,3 +229,82 @@ const FORGET_CALLS: u32 = 64;
 const REST_CALLS: u32 = 256;
 const BUFFER_BYTES_MIN: usize = 64 << 10;
 const _: () = assert!((BUFFER_BYTES_MIN as u64).is_multiple_of(PAYLOAD_ALIGNMENT));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const METHOD: MethodKey = MethodKey(1);
+    const PEER: Limits = Limits {
+        calls_max: 8,
+        regions_max: 8,
+        message_bytes_max: 1 << 10,
+        inline_bytes_max: 1 << 20,
+        region_bytes_max: 1 << 20,
+    };
+
+    fn auto() -> Arc<Auto> {
+        Auto::new(AutoPolicy { inline_bytes_max: 4096, ..AutoPolicy::default() })
+    }
+
+    fn plan(auto: &Auto, bytes_max: usize) -> Plan {
+        auto.plan(Direction::Answer, METHOD, bytes_max, &PEER)
+    }
+
+    #[test]
+    fn what_was_seen_is_what_is_planned_for() {
+        let auto = auto();
+        assert_eq!(plan(&auto, 4096), Plan::Inline, "nothing larger can come");
+        assert_eq!(plan(&auto, 4097), Plan::NoBuffer(Reason::SizeUnknown));
+        auto.learn(Direction::Answer, METHOD, 100_000);
+        assert_eq!(plan(&auto, 1 << 30), Plan::Buffer(100_000));
+        assert_eq!(plan(&auto, 50_000), Plan::Buffer(50_000), "no more than is wanted");
+        let upload = auto.plan(Direction::Upload, METHOD, 50_000, &PEER);
+        assert_eq!(upload, Plan::NoBuffer(Reason::SizeUnknown), "uploads are another matter");
+        auto.learn(Direction::Answer, METHOD, 2 << 20);
+        assert_eq!(plan(&auto, 1 << 30), Plan::NoBuffer(Reason::PeerCannot), "too large for it");
+    }
+
+    #[test]
+    fn a_size_that_is_long_gone_is_forgotten() {
+        let auto = auto();
+        auto.learn(Direction::Answer, METHOD, 900_000);
+        for _ in 1..FORGET_CALLS {
+            auto.learn(Direction::Answer, METHOD, 10_000);
+            assert_eq!(plan(&auto, 1 << 30), Plan::Buffer(900_000));
+        }
+        auto.learn(Direction::Answer, METHOD, 10_000);
+        assert_eq!(plan(&auto, 1 << 30), Plan::Buffer(10_000));
+    }
+
+    #[test]
+    fn a_server_without_room_is_left_alone_for_a_while() {
+        let auto = auto();
+        auto.learn(Direction::Answer, METHOD, 10_000);
+        auto.rest();
+        for _ in 0..REST_CALLS {
+            assert_eq!(plan(&auto, 1 << 30), Plan::NoBuffer(Reason::PeerCannot));
+        }
+        assert_eq!(plan(&auto, 1 << 30), Plan::Buffer(10_000));
+    }
+
+    #[test]
+    fn few_sizes_of_buffers_serve_all() {
+        assert_eq!(buffer_bytes(1, &PEER), BUFFER_BYTES_MIN);
+        assert_eq!(buffer_bytes(100_000, &PEER), 131_072);
+        let peer = Limits { region_bytes_max: 100_000, ..PEER };
+        assert_eq!(buffer_bytes(99_000, &peer), 100_000, "no more than the server takes");
+        assert_eq!(buffer_bytes(usize::MAX, &PEER), usize::MAX);
+    }
+
+    #[test]
+    fn reasons_follow_from_plan_and_lane() {
+        let buffer = Plan::Buffer(1);
+        assert_eq!(reason(&buffer, Lane::FillMap), Reason::BufferFits);
+        assert_eq!(reason(&buffer, Lane::Inline), Reason::Small);
+        assert_eq!(reason(&buffer, Lane::Sealed), Reason::BufferTooSmall);
+        assert_eq!(reason(&Plan::Inline, Lane::Inline), Reason::Small);
+        let without = Plan::NoBuffer(Reason::TooLargeToKeep);
+        assert_eq!(reason(&without, Lane::Sealed), Reason::TooLargeToKeep);
+    }
+}

@@ -505,3 +505,47 @@ fn file_too_short(done: usize, bytes: usize) -> Status {
 /// What the write method makes at a time: it stays in a core's cache between being made and being
 /// copied by the kernel.
 const CHUNK_BYTES: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::super::region::Accounts;
+    use super::*;
+    use crate::limits::UserLimits;
+
+    /// What is chosen for so many bytes, where only the offered sizes count.
+    fn choose(room: Room, bytes: u64) -> Option<Choice> {
+        let accounts = Accounts::new(UserLimits::default());
+        let account = Arc::clone(accounts.join(1).unwrap().account());
+        let fill = FillTarget::Refused(Status::new(Code::Internal, "never looked at"));
+        Target { room, fill, account }.choose(bytes).ok()
+    }
+
+    #[test]
+    fn the_first_place_with_room_is_taken() {
+        let all = Room {
+            fill: Fill::OneShot { bytes: 1000 },
+            inline_bytes: 500,
+            inline_first_bytes: 100,
+            sealed_bytes: 2000,
+        };
+        let expected = [
+            (0, Some(Choice::Inline)),
+            (100, Some(Choice::Inline)),
+            (101, Some(Choice::Fill)),
+            (1000, Some(Choice::Fill)),
+            // Not inline: what a buffer is offered for would count against the room for inline.
+            (1001, Some(Choice::Sealed)),
+            (2001, None),
+        ];
+        for (bytes, choice) in expected {
+            assert_eq!(choose(all, bytes), choice, "{bytes} bytes");
+        }
+        let no_fill = Room { fill: Fill::None, ..all };
+        assert_eq!(choose(no_fill, 500), Some(Choice::Inline));
+        assert_eq!(choose(no_fill, 501), Some(Choice::Sealed));
+        let fill = Room { fill: Fill::OneShot { bytes: 10 }, ..Room::default() };
+        assert_eq!((choose(fill, 0), choose(fill, 11)), (Some(Choice::Fill), None));
+        let none = Room::default();
+        assert_eq!((choose(none, 0), choose(none, 1)), (Some(Choice::Nowhere), None));
+    }
+}
