@@ -184,3 +184,30 @@ impl Payload {
 fn one() -> usize {
     1
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// What is in the repository was written by older versions.
+    #[test]
+    fn committed_runs_can_be_read() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks");
+        let machines = fs::read_dir(folder).unwrap().map(|machine| machine.unwrap().path());
+        let files = machines.filter(|path| path.is_dir()).flat_map(|path| {
+            fs::read_dir(path).unwrap().map(|file| file.unwrap().path()).collect::<Vec<_>>()
+        });
+        let mut count = 0;
+        for file in files.filter(|file| file.extension().is_some_and(|e| e == "json")) {
+            let text = fs::read_to_string(&file).unwrap();
+            let report: Result<Report, _> = serde_json::from_str(&text);
+            let report = report.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            assert!(report.in_flight >= 1, "{}", file.display());
+            count += 1;
+        }
+        assert!(count > 0, "no run was found");
+    }
+}

@@ -126,14 +126,14 @@ impl Running {
 
     /// Measurements in one round.
     fn steps(&self, plan: &Plan) -> usize {
-        let kinds = self.kinds(plan.in_flight);
-        1 + self.sessions.len() + plan.payloads.len() * (2 + kinds * plan.methods.len())
+        let cells = plan.methods.iter().map(|&method| self.kinds(&plan.job(method, 0)));
+        1 + self.sessions.len() + plan.payloads.len() * (2 + cells.sum::<usize>())
     }
 
-    /// Cells of one method, and its twin.
-    fn kinds(&self, in_flight: usize) -> usize {
-        let modes = self.sessions.iter().filter(|(mode, _)| mode.can_have(in_flight)).count();
-        modes + usize::from(self.twin.is_some())
+    /// Cells of one method and size, and its twin.
+    fn kinds(&self, job: &Job) -> usize {
+        let modes = self.sessions.iter().filter(|(mode, _)| mode.can_have(job.in_flight)).count();
+        modes + usize::from(self.twin.is_some() && job.method.has_twin())
     }
 
     /// Measures everything once. `slice` is told what comes, and says how long it may take.
@@ -217,7 +217,7 @@ impl Running {
         samples: &mut Samples,
     ) -> Result<()> {
         let what = format!("{} {}", self.placement, job.method);
-        let kinds = self.kinds(job.in_flight);
+        let kinds = self.kinds(job);
         let time = (0..kinds).map(|_| slice(&what)).sum::<Duration>() / kinds.max(1) as u32;
         let turns = if self.twin.is_some() { turns_in(time) } else { 1 };
         (0..turns).try_for_each(|_| self.turn(job, time / turns, samples))

@@ -174,3 +174,89 @@ fn spread(runs: &[&CellRun], value: impl Fn(&CellRun) -> f64) -> Option<Spread> 
 }
 
 pub(crate) const PING_PONG: &str = "ping-pong";
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use shorthaul_platform::topology::{CpuDescription, Topology};
+    use shorthaul_platform::usage::Usage;
+
+    use super::*;
+    use crate::bench::measure::Stretch;
+    use crate::bench::work::{Consume, Source};
+
+    fn plan() -> Plan {
+        let cpu = CpuDescription { id: 0, package: Some(0), core: Some(0), ..Default::default() };
+        Plan {
+            topology: Topology::from_cpus(vec![cpu]),
+            placements: vec![Placement::AllSameCore],
+            methods: vec![Method::ALL[8]],
+            payloads: vec![BYTES],
+            source: Source::Fill,
+            consume: Consume::Sample,
+            in_flight: 1,
+            baseline: true,
+            rounds: 3,
+            time: Duration::ZERO,
+        }
+    }
+
+    /// A round in which a call took `call_us`, and a call of its twin half of that.
+    fn round(spin_us: f64, call_us: f64) -> Samples {
+        let run = |seconds: f64| {
+            let stretch = Stretch { seconds, calls: 1, reused: 1, made: 1 };
+            let usage = Usage { cpu: Duration::from_secs(2), context_switches: 4, page_faults: 3 };
+            CellRun::new(BYTES, stretch, vec![((seconds * 1e9) as u64, 1)], usage)
+        };
+        let name = Method::ALL[8].name;
+        let empty = [PING_PONG, "direct", "threads"].map(|name| (name, vec![spin_us * 1e-6; 7]));
+        Samples {
+            spin_us,
+            foreign_cpus: 0.5,
+            harness_ns: 50.0,
+            empty: empty.into(),
+            speed: [(BYTES, 1000.0)].into(),
+            hand_over: [(BYTES, 500.0)].into(),
+            cells: [((BYTES, Mode::Direct, name), run(call_us * 1e-6))].into(),
+            twins: [((BYTES, name), run(call_us * 0.5e-6))].into(),
+        }
+    }
+
+    fn summed_up(rounds: &[Samples]) -> (Section, Option<String>) {
+        let plan = plan();
+        let placement = Placement::AllSameCore;
+        let assignment = placement.assign(&plan.topology).unwrap();
+        section(&plan, &Measured { placement, assignment: &assignment, rounds })
+    }
+
+    #[test]
+    fn a_round_that_is_dropped_is_in_no_figure() {
+        let (section, warning) =
+            summed_up(&[round(1.0, 10_000.0), round(9.0, 90_000.0), round(1.0, 20_000.0)]);
+        assert_eq!(warning, None);
+        let dropped: Vec<bool> = section.rounds.iter().map(|r| r.dropped.is_some()).collect();
+        assert_eq!(dropped, [false, true, false]);
+        assert_eq!(section.empty_call.unwrap().direct_us.max, 1.0);
+        let [payload] = &section.payloads[..] else { panic!("one payload") };
+        let ([cell], [twin]) = (&payload.cells[..], &payload.twins[..]) else { panic!("one cell") };
+        assert_eq!(cell.calls, 2);
+        assert!((cell.microseconds_per_call.max - 20_000.0).abs() < 1.0);
+        assert!((twin.microseconds_per_call.max - 10_000.0).abs() < 1.0);
+        assert!((cell.of_twin.unwrap().median - 0.5).abs() < 1e-9);
+        assert!((cell.latency.unwrap().p99_us - 20_000.0).abs() < 20.0);
+        let cost = cell.cost.unwrap();
+        assert!((cost.cpu_seconds_per_gb.unwrap().median - 2000.0).abs() < 1e-9);
+        assert_eq!((cost.context_switches_per_call, cost.page_faults_per_call), (4.0, 3.0));
+    }
+
+    #[test]
+    fn where_most_rounds_moved_all_count_and_it_is_said() {
+        let (section, warning) = summed_up(&[1.0, 2.0, 4.0, 8.0].map(|spin| round(spin, 1000.0)));
+        assert!(warning.unwrap().starts_with("all-same-core: "));
+        assert!(section.rounds.iter().all(|round| round.dropped.is_none()));
+        assert_eq!(section.payloads[0].cells[0].calls, 4);
+    }
+
+    const BYTES: usize = 1_000_000;
+}
