@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytesize::ByteSize;
+use shorthaul::limits::Limits;
 use shorthaul::placement::Placement;
 use shorthaul_platform::topology::Topology;
 
@@ -42,7 +43,7 @@ impl Plan {
         let methods = args.methods.as_ref().map_or(&Method::ALL[..], |methods| &methods.0);
         let payloads = without_repeats(&args.payload);
         let in_flight = args.in_flight.into();
-        ensure_memory(&payloads, in_flight)?;
+        ensure_buffers(&payloads, in_flight)?;
         Ok(Self {
             topology,
             placements: without_repeats(placements),
@@ -102,7 +103,14 @@ pub(crate) fn format_bytes(bytes: usize) -> String {
 }
 
 /// Each call in flight has a buffer of its own, for each size, and a server's mapping of it.
-fn ensure_memory(payloads: &[usize], in_flight: usize) -> Result<()> {
+fn ensure_buffers(payloads: &[usize], in_flight: usize) -> Result<()> {
+    let (count, count_max) = (payloads.len() * in_flight, Limits::default().regions_max as usize);
+    ensure!(
+        count <= count_max,
+        "{} sizes of payload with --in-flight {in_flight} need {count} buffers, and a server takes \
+         {count_max}: take fewer",
+        payloads.len(),
+    );
     let bytes = payloads.iter().map(|&bytes| bytes as u64).sum::<u64>() * in_flight as u64;
     ensure!(
         in_flight == 1 || bytes <= IN_FLIGHT_BYTES_MAX,
@@ -139,10 +147,14 @@ mod tests {
 
     #[test]
     fn buffers_in_flight_are_bounded() {
-        assert!(ensure_memory(&[128 << 20, 64 << 20], 1).is_ok());
-        assert!(ensure_memory(&[16 << 20], 64).is_ok());
-        let refused = ensure_memory(&[16 << 20, 1], 64).unwrap_err().to_string();
-        assert!(refused.contains("1 GiB") || refused.contains("1.0 GiB"), "{refused}");
+        let refused = |payloads: &[usize], in_flight| {
+            ensure_buffers(payloads, in_flight).err().map(|error| error.to_string())
+        };
+        assert_eq!(refused(&[128 << 20, 64 << 20], 1), None);
+        assert_eq!(refused(&[16 << 20], 64), None);
+        assert!(refused(&[16 << 20, 1], 64).unwrap().contains("1.0 GiB"));
+        assert_eq!(refused(&[1, 2, 3, 4], 64), None);
+        assert!(refused(&[1, 2, 3, 4, 5], 64).unwrap().contains("320 buffers"));
     }
 
     #[test]
