@@ -25,6 +25,8 @@ enum Command {
     BenchServer(bench::ServerArgs),
     #[command(hide = true)]
     BenchPong(bench::PongArgs),
+    #[command(hide = true)]
+    BenchTwin(bench::TwinArgs),
 }
 
 fn main() -> ExitCode {
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Command::Topology(args) => topology::run(args),
         Command::BenchServer(args) => bench::serve(&args),
         Command::BenchPong(args) => bench::pong(&args),
+        Command::BenchTwin(args) => bench::serve_twin(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -39,6 +39,80 @@ fn json_holds_every_method_in_both_modes() {
 }
 
 #[test]
+fn every_cell_says_what_it_cost() {
+    let one = ["--placements", "all-same-core", "--methods", "fd(s-mmap) sidecar"];
+    let output = short(&[&one[..], &["--format", "json", "--payload", "64KiB"]].concat());
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["in_flight"], 1);
+    assert!(report["warnings"].is_array());
+    let section = &report["sections"][0];
+    assert!(section["harness_ns"]["median"].as_f64().unwrap() > 0.0);
+    let rounds = section["rounds"].as_array().unwrap();
+    assert_eq!(rounds.len(), 3);
+    for round in rounds {
+        assert!(round["spin_us"].as_f64().unwrap() > 0.0, "{round}");
+        assert!(round["foreign_cpus"].as_f64().unwrap() >= 0.0, "{round}");
+    }
+    for cell in section["payloads"][0]["cells"].as_array().unwrap() {
+        let (cost, latency) = (&cell["cost"], &cell["latency"]);
+        assert!(cost["cpu_seconds_per_gb"]["median"].as_f64().unwrap() > 0.0, "{cell}");
+        assert!(cost["context_switches_per_call"].as_f64().unwrap() > 0.0, "{cell}");
+        // Fresh pages are faulted in one by one; there are sixteen of 4 KiB, and fewer larger ones.
+        let faults = cost["page_faults_per_call"].as_f64().unwrap();
+        let is_fresh = cell["method"] == "fd(s-mmap)";
+        assert_eq!(faults >= 1.0, is_fresh, "{cell}");
+        let (p50, p99) = (latency["p50_us"].as_f64(), latency["p99_us"].as_f64());
+        assert!(p50.unwrap() > 0.0 && p50 <= p99, "{cell}");
+        assert_eq!(cell["lane"], if is_fresh { "fill(map)" } else { "inline" });
+        assert!(cell["of_twin"].is_null(), "{cell}");
+    }
+}
+
+#[test]
+fn a_baseline_has_a_twin_for_every_method() {
+    let arguments = ["bench", "--quick", "--payload", "4KiB", "--baseline", "--seconds", "1"];
+    let json = ["--placements", "all-same-core", "--format", "json"];
+    let output = shorthaul(&[&arguments[..], &json].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let payload = &report["sections"][0]["payloads"][0];
+    let twins = payload["twins"].as_array().unwrap();
+    let cells = payload["cells"].as_array().unwrap();
+    assert_eq!((twins.len(), cells.len()), (12, 24));
+    for twin in twins {
+        assert!(twin["megabytes_per_second"]["median"].as_f64().unwrap() > 0.0, "{twin}");
+    }
+    for cell in cells {
+        assert!(cell["of_twin"]["median"].as_f64().unwrap() > 0.0, "{cell}");
+    }
+}
+
+#[test]
+fn several_calls_in_flight_are_a_matter_of_threads() {
+    let methods = "fd(s-write) fd(s-mmap,c-reuse,s-reuse) sidecar";
+    let one = ["--placements", "all-same-core", "--methods", methods, "--in-flight", "5"];
+    let output = short(&[&one[..], &["--payload", "4KiB", "--format", "json"]].concat());
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["in_flight"], 5);
+    let why = report["warnings"].to_string();
+    assert!(why.contains("no rows in direct mode"), "{why}");
+    let cells = report["sections"][0]["payloads"][0]["cells"].as_array().unwrap().clone();
+    assert_eq!(cells.len(), 3);
+    assert!(cells.iter().all(|cell| cell["mode"] == "threads"), "{cells:?}");
+}
+
+#[test]
+fn the_table_has_the_costs_and_the_warnings() {
+    let one = ["--placements", "all-same-core", "--methods", "sidecar", "--in-flight", "2"];
+    let printed = text(&short(&one).stdout);
+    for expected in ["CPU-s/GB", "ctx/call", "faults/call", "p50", "p99", "of twin"] {
+        assert!(printed.contains(expected), "{expected}: {printed}");
+    }
+    assert!(printed.contains("calls in flight: 2"), "{printed}");
+    assert!(printed.contains("no rows in direct mode"), "{printed}");
+}
+
+#[test]
 fn odd_payloads_are_moved_and_checked() {
     for source in ["fill", "warm"] {
         let output = short(&[
@@ -98,6 +172,11 @@ fn nonsense_is_refused_with_a_way_out() {
         (&["--seconds", "NaN"], "seconds"),
         (&["--output", "/nowhere/at/all"], "/nowhere/at/all"),
         (&["--consume", "some"], "sample"),
+        (&["--in-flight", "0"], "1..=64"),
+        (&["--in-flight", "65"], "1..=64"),
+        (&["--in-flight", "many"], "--in-flight"),
+        (&["--in-flight", "64", "--payload", "64MiB"], "take fewer, or smaller"),
+        (&["--baseline=sidecar"], "--baseline"),
     ] {
         let output = shorthaul(&[&["bench"], arguments].concat());
         let said = text(&output.stderr);
@@ -109,7 +188,7 @@ fn nonsense_is_refused_with_a_way_out() {
 #[test]
 fn no_server_process_outlives_a_killed_bench() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_shorthaul"))
-        .args(["bench", "--seconds", "30", "--placements", "all-same-core"])
+        .args(["bench", "--seconds", "30", "--placements", "all-same-core", "--baseline"])
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
@@ -117,8 +196,8 @@ fn no_server_process_outlives_a_killed_bench() {
     let found = wait_for(|| {
         let list = std::fs::read_to_string(&children).unwrap_or_default();
         let ids: Vec<u32> = list.split_whitespace().map(|id| id.parse().unwrap()).collect();
-        // Two servers and a ping-pong.
-        (ids.len() == 3).then_some(ids)
+        // Two servers, a ping-pong and the twins.
+        (ids.len() == 4).then_some(ids)
     });
     bench.kill().unwrap();
     bench.wait().unwrap();
@@ -147,12 +226,18 @@ fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
 
 #[test]
 fn the_hidden_commands_say_whose_they_are() {
-    let arguments = ["bench-server", "--reactor-cpu", "0", "--worker-cpu", "0", "--bytes-max", "1"];
-    let output = Command::new(env!("CARGO_BIN_EXE_shorthaul"))
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    assert!(!output.status.success());
-    assert!(text(&output.stderr).contains("started by its parent"), "{}", text(&output.stderr));
+    for command in [
+        "bench-server --reactor-cpu 0 --worker-cpu 0 --bytes-max 1",
+        "bench-pong --cpu 0",
+        "bench-twin --cpu 0 --bytes-max 1",
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_shorthaul"))
+            .args(command.split(' '))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert!(!output.status.success(), "{command}");
+        let said = text(&output.stderr);
+        assert!(said.contains("started by its parent"), "{command}: {said}");
+    }
 }

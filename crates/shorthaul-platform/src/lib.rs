@@ -27,3 +27,4 @@ pub mod signals;
 pub mod socket;
 pub mod store;
 pub mod topology;
+pub mod usage;

@@ -1,7 +1,5 @@
 //! What the machine allows: measured beside every round, so that shares compare like with like.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -9,6 +7,8 @@ use shorthaul_platform::memory::{Memfd, PrivateMemory, SharedMapping};
 use shorthaul_platform::store::Store;
 use shorthaul_platform::topology::pin_current_thread;
 
+use super::flags::{TakeTurn, take_turns};
+use super::stats::median;
 use super::work::{Consume, Source, warm_fill, warm_source};
 
 /// The **speed limit** in MB/s: one thread on `cpu` that stores into a warm buffer of `bytes` bytes
@@ -47,115 +47,51 @@ pub(crate) fn hand_over(
     // Where a client's buffer has its pages.
     pin_current_thread(consumer).with_context(|| format!("can't pin to CPU {consumer}"))?;
     let ([consumers, producers], warm) = buffers(bytes, source)?;
-    let flags = Memfd::create_backed("shorthaul-bench-flags", FLAGS_BYTES)?.map()?;
     let mut best: f64 = 0.0;
     for store in [Store::Ordinary, Store::streaming_or_ordinary()] {
-        for word in [ASKED, MADE] {
-            flags.word(word).store(0);
-        }
-        let stop = &AtomicBool::new(false);
-        let flags = &Flags { flags: &flags, sleeps: consumer == producer, stop };
-        let (producers, warm) = (&producers, warm.as_deref());
-        let seconds_each = thread::scope(|scope| {
-            let producing = scope.spawn(move || {
-                pin_current_thread(producer)?;
-                flags.produce(producers, warm, store)
-            });
-            let consumed = flags.consume(&consumers, source, consume, time / 2);
-            flags.stop.store(true, Ordering::Relaxed);
-            flags.wake_both();
-            let produced = producing.join();
-            ensure!(matches!(produced, Ok(Ok(()))), "the producer of the hand-over limit failed");
-            consumed
+        let produce = |turn: u32| match &warm {
+            None => producers.fill(0..bytes, turn as u8, store),
+            Some(warm) => warm_fill(&producers, warm, turn.into(), store),
+        };
+        let seconds_each = take_turns(consumer, producer, time, produce, |turn| {
+            repeat(time / 2, || {
+                let turn = turn()?;
+                if let Some(stride) = consume.stride() {
+                    let sum = consumers.sum(0..bytes, stride);
+                    let count = bytes.div_ceil(stride) as u64;
+                    let is_right = source == Source::Warm || sum == count * u64::from(turn as u8);
+                    ensure!(is_right, "the hand-over brought other bytes");
+                }
+                Ok(())
+            })
         })?;
         best = best.max(megabytes_per_second(bytes, seconds_each));
     }
     Ok(best)
 }
 
-/// Two words that say whose turn it is, on cache lines of their own.
-struct Flags<'a> {
-    flags: &'a SharedMapping,
-    /// Whether the threads share a CPU: then spinning would keep the other one from running.
-    sleeps: bool,
-    stop: &'a AtomicBool,
-}
-
-impl Flags<'_> {
-    fn produce(
-        &self,
-        memory: &SharedMapping,
-        warm: Option<&[u8]>,
-        store: Store,
-    ) -> std::io::Result<()> {
-        let mut turn = 0;
-        while self.wait(ASKED, turn, None) {
-            turn = self.flags.word(ASKED).load();
-            match warm {
-                None => memory.fill(0..memory.len(), turn as u8, store),
-                Some(warm) => warm_fill(memory, warm, u64::from(turn), store),
-            }
-            self.set(MADE, turn)?;
-        }
-        Ok(())
-    }
-
-    /// Seconds per hand-over.
-    fn consume(
-        &self,
-        memory: &SharedMapping,
-        source: Source,
-        consume: Consume,
-        time: Duration,
-    ) -> Result<f64> {
-        let mut turn = 0_u32;
-        let by = Instant::now() + time * 2 + PATIENCE;
-        repeat(time, || {
-            turn = turn.wrapping_add(1);
-            self.set(ASKED, turn)?;
-            ensure!(self.wait(MADE, turn.wrapping_sub(1), Some(by)), "no hand-over in time");
-            if let Some(stride) = consume.stride() {
-                let sum = memory.sum(0..memory.len(), stride);
-                let count = memory.len().div_ceil(stride) as u64;
-                let is_right = source == Source::Warm || sum == count * u64::from(turn as u8);
-                ensure!(is_right, "the hand-over brought other bytes");
-            }
-            Ok(())
-        })
-    }
-
-    fn set(&self, word: usize, value: u32) -> std::io::Result<()> {
-        self.flags.word(word).store(value);
-        if self.sleeps { self.flags.word(word).wake_one() } else { Ok(()) }
-    }
-
-    /// Waits until the word is not `old` any more; false when it is over.
-    fn wait(&self, word: usize, old: u32, by: Option<Instant>) -> bool {
-        let word = self.flags.word(word);
-        let mut looks = 0_u32;
-        while word.load() == old {
-            looks = looks.wrapping_add(1);
-            let is_time_to_look = self.sleeps || looks.is_multiple_of(LOOKS_PER_CLOCK);
-            if self.stop.load(Ordering::Relaxed)
-                || (is_time_to_look && by.is_some_and(|by| Instant::now() >= by))
-            {
-                return false;
-            }
-            if self.sleeps {
-                // Errors show as a wait that ends at once, and in the end as no hand-over in time.
-                word.wait(old, NAP).ok();
-            } else {
-                std::hint::spin_loop();
-            }
-        }
-        true
-    }
-
-    fn wake_both(&self) {
-        for word in [ASKED, MADE] {
-            self.flags.word(word).wake_one().ok();
-        }
-    }
+/// The round trip between two CPUs by words that both spin on (a futex where both are one), in
+/// seconds: the machine's own, of which every call's is made. Of some batches the middle one, so
+/// that one interruption is not taken for a slower machine.
+pub(crate) fn spin(here: u32, there: u32) -> Result<f64> {
+    let batch = |turn: TakeTurn<'_>| {
+        let start = Instant::now();
+        (0..SPINS).try_for_each(|_| turn().map(drop))?;
+        Ok(start.elapsed().as_secs_f64() / f64::from(SPINS))
+    };
+    take_turns(
+        here,
+        there,
+        Duration::ZERO,
+        |_| {},
+        |turn| {
+            // The first one wakes the CPUs up.
+            batch(turn)?;
+            let batches: Vec<f64> =
+                (0..SPIN_BATCHES).map(|_| batch(turn)).collect::<Result<_>>()?;
+            Ok(median(&batches))
+        },
+    )
 }
 
 /// A warm buffer, mapped twice: as between processes, each side has its own page tables to walk.
@@ -190,11 +126,7 @@ pub(crate) fn megabytes_per_second(bytes: usize, seconds: f64) -> f64 {
     bytes as f64 / seconds / 1e6
 }
 
-const ASKED: usize = 0;
-/// Beyond the cache line that the CPU may fetch along.
-const MADE: usize = 256;
-const FLAGS_BYTES: usize = 4096;
 const COUNT_MIN: u64 = 2;
-const LOOKS_PER_CLOCK: u32 = 4096;
-const NAP: Duration = Duration::from_millis(100);
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Round trips of one batch: about a quarter of a millisecond with a futex.
+const SPINS: u32 = 64;
+const SPIN_BATCHES: usize = 15;

@@ -1,4 +1,4 @@
-//! The twelve methods: who provides memory, how it is filled, what is used again.
+//! The methods: who provides memory, how it is filled, what is used again.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,31 +6,59 @@ use std::str::FromStr;
 use shorthaul::{FillMethod, FillPolicy, Lane};
 use shorthaul_platform::store::Store;
 
-/// One way of getting a payload from a server to a client.
+/// One way of getting a payload from one process to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Method {
     pub(crate) name: &'static str,
-    pub(crate) memory: Memory,
-    fill: FillMethod,
-    /// `s-reuse`: the server keeps its mapping.
-    keeps_mapping: bool,
-    /// `nt`: the server uses streaming (non-temporal) stores.
+    pub(crate) kind: Kind,
+    /// `nt`: the writer uses streaming (non-temporal) stores.
     streams: bool,
 }
 
-/// The memory that the client offers for the payload.
+/// How the payload travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The server fills a memory file of the client's.
+    Fill {
+        memory: Memory,
+        fill: FillMethod,
+        /// `s-reuse`: the server keeps its mapping.
+        keeps_mapping: bool,
+    },
+    /// It follows the reply on the socket.
+    Sidecar,
+    /// The server makes a memory file for it, seals it, and sends it with the reply.
+    Sealed,
+    /// As the library thinks best.
+    Auto,
+    /// To the server, which reads it.
+    Put(Put),
+}
+
+/// The memory file that the client offers for the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// A memory file made, sent and mapped for each call.
+    /// Made, sent and mapped for each call.
     Fresh,
     /// `c-reuse`: one buffer for all calls.
     Reused,
-    /// None: the payload comes over the socket.
-    Socket,
+}
+
+/// How a payload travels to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Put {
+    /// Behind the request, on the socket.
+    Inline,
+    /// In a buffer that the server has mapped, and copies out of.
+    Region,
+    /// In a memory file that is made, sealed and sent for each call.
+    Sealed,
+    /// As the library thinks best.
+    Auto,
 }
 
 impl Method {
-    /// All of them, in the order of the table.
+    /// All that can be asked for, in the order of the table.
     pub(crate) const ALL: [Self; 12] = [
         fd("fd(s-write)", Memory::Fresh, FillMethod::Write, false, false),
         fd("fd(s-mmap)", Memory::Fresh, FillMethod::Map, false, false),
@@ -42,45 +70,89 @@ impl Method {
         fd("fd(s-mmap,c-reuse,nt)", Memory::Reused, FillMethod::Map, false, true),
         fd("fd(s-mmap,c-reuse,s-reuse)", Memory::Reused, FillMethod::Map, true, false),
         fd("fd(s-mmap,c-reuse,s-reuse,nt)", Memory::Reused, FillMethod::Map, true, true),
-        fd("sidecar", Memory::Socket, FillMethod::Map, false, false),
-        fd("sidecar,nt", Memory::Socket, FillMethod::Map, false, true),
+        other("sidecar", Kind::Sidecar, false),
+        other("sidecar,nt", Kind::Sidecar, true),
     ];
+
+    /// Those that have a twin (or none, where the library chooses) and no session yet.
+    pub(crate) const WITHOUT_SESSION: [Self; 6] = [
+        other("sealed", Kind::Sealed, false),
+        other("auto", Kind::Auto, false),
+        other("put(inline)", Kind::Put(Put::Inline), false),
+        other("put(region)", Kind::Put(Put::Region), false),
+        other("put(sealed)", Kind::Put(Put::Sealed), false),
+        other("put(auto)", Kind::Put(Put::Auto), false),
+    ];
+
+    /// Both lists: what the processes of the bench count by.
+    pub(crate) fn numbered() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().chain(Self::WITHOUT_SESSION)
+    }
 
     /// Its number between the two processes of the bench.
     pub(crate) fn number(&self) -> u8 {
-        Self::ALL.iter().position(|method| method == self).map_or(u8::MAX, |index| index as u8)
+        Self::numbered().position(|method| method == *self).map_or(u8::MAX, |index| index as u8)
+    }
+
+    pub(crate) fn of_number(number: u8) -> Option<Self> {
+        Self::numbered().nth(number.into())
+    }
+
+    /// How its bytes are stored.
+    pub(crate) fn store(&self) -> Store {
+        if self.streams { Store::streaming_or_ordinary() } else { Store::Ordinary }
     }
 
     /// What the server does for it.
     pub(crate) fn policy(&self) -> FillPolicy {
-        let store = if self.streams { Store::streaming_or_ordinary() } else { Store::Ordinary };
-        FillPolicy { method: self.fill, keep_mapping: self.keeps_mapping, store }
+        let (method, keep_mapping) = match self.kind {
+            Kind::Fill { fill, keeps_mapping, .. } => (fill, keeps_mapping),
+            _ => (FillMethod::Map, false),
+        };
+        FillPolicy { method, keep_mapping, store: self.store() }
     }
 
-    /// The lane that its payloads must take.
-    pub(crate) fn lane(&self) -> Lane {
-        match (self.memory, self.fill) {
-            (Memory::Socket, _) => Lane::Inline,
-            (_, FillMethod::Map) => Lane::FillMap,
-            (_, FillMethod::Write) => Lane::FillWrite,
+    /// The lane that its payloads must take; none where that is for the library to choose, or has
+    /// no name yet.
+    pub(crate) fn lane(&self) -> Option<Lane> {
+        match self.kind {
+            Kind::Fill { fill: FillMethod::Map, .. } => Some(Lane::FillMap),
+            Kind::Fill { fill: FillMethod::Write, .. } => Some(Lane::FillWrite),
+            Kind::Sidecar => Some(Lane::Inline),
+            Kind::Sealed | Kind::Auto | Kind::Put(_) => None,
         }
+    }
+
+    /// Whether the client has a buffer for it that is used again.
+    pub(crate) fn reuses_buffer(&self) -> bool {
+        matches!(self.kind, Kind::Fill { memory: Memory::Reused, .. } | Kind::Put(Put::Region))
+    }
+
+    /// Whether there is a bare twin of it: not where the library chooses between others.
+    pub(crate) fn has_twin(&self) -> bool {
+        !matches!(self.kind, Kind::Auto | Kind::Put(Put::Auto))
     }
 
     /// What a program does to get it.
     pub(crate) fn advice(&self) -> &'static str {
-        match (self.memory, self.fill, self.keeps_mapping) {
-            (Memory::Reused, FillMethod::Map, true) => {
+        match self.kind {
+            Kind::Fill { memory: Memory::Reused, fill: FillMethod::Map, keeps_mapping: true } => {
                 "make a buffer once with client.buffer(), pass it to each call with into(), and \
                  take it back with into_buffer()"
             }
-            (Memory::Reused, FillMethod::Map, false) => {
+            Kind::Fill { memory: Memory::Reused, fill: FillMethod::Map, keeps_mapping: false } => {
                 "reuse a client.buffer(), and set FillPolicy::keep_mapping to false on the server"
             }
-            (Memory::Reused, FillMethod::Write, _) => {
+            Kind::Fill { memory: Memory::Reused, fill: FillMethod::Write, .. } => {
                 "reuse a client.buffer(), and set FillPolicy::method to Write on the server"
             }
-            (Memory::Fresh, ..) => "let each call bring its own memory with into_fresh()",
-            (Memory::Socket, ..) => "take the payload over the socket with inline()",
+            Kind::Fill { memory: Memory::Fresh, .. } => {
+                "let each call bring its own memory with into_fresh()"
+            }
+            Kind::Sidecar => "take the payload over the socket with inline()",
+            Kind::Sealed => "let the server answer with sealed memory",
+            Kind::Auto => "let the library choose how the payload travels",
+            Kind::Put(_) => "send bulk as the call's payload",
         }
     }
 }
@@ -92,7 +164,11 @@ const fn fd(
     keeps_mapping: bool,
     streams: bool,
 ) -> Method {
-    Method { name, memory, fill, keeps_mapping, streams }
+    Method { name, kind: Kind::Fill { memory, fill, keeps_mapping }, streams }
+}
+
+const fn other(name: &'static str, kind: Kind, streams: bool) -> Method {
+    Method { name, kind, streams }
 }
 
 impl fmt::Display for Method {
@@ -190,10 +266,14 @@ mod tests {
 
     #[test]
     fn names_and_numbers_are_read_back() {
-        for (number, method) in Method::ALL.into_iter().enumerate() {
+        for (number, method) in Method::numbered().enumerate() {
             assert_eq!(method.number(), number as u8);
+            assert_eq!(Method::of_number(number as u8), Some(method));
+        }
+        for method in Method::ALL {
             assert_eq!(method.name.parse(), Ok(method));
         }
+        assert_eq!(Method::of_number(u8::MAX), None);
         assert!("fd".parse::<Method>().unwrap_err().contains("fd(s-mmap,c-reuse,s-reuse)"));
     }
 }

@@ -2,16 +2,23 @@
 //! the first one starts.
 
 mod export;
+mod flags;
+mod hygiene;
 mod limits;
 mod machine;
+mod measure;
 mod method;
+mod ping_pong;
 mod plan;
+mod process;
 mod progress;
 mod report;
 mod runner;
 mod server;
 mod session;
 mod stats;
+mod summary;
+mod twin;
 mod work;
 
 use std::fs::File;
@@ -24,10 +31,13 @@ use clap::{Args, Subcommand, ValueEnum};
 use shorthaul::placement::Placement;
 
 use self::method::{Methods, parse_methods};
+pub(crate) use self::ping_pong::{PongArgs, pong};
 use self::plan::{Plan, parse_payload};
 use self::progress::Progress;
 use self::report::Report;
-pub(crate) use self::server::{PongArgs, ServerArgs, pong, run as serve};
+use self::runner::Findings;
+pub(crate) use self::server::{ServerArgs, run as serve};
+pub(crate) use self::twin::{TwinArgs, serve as serve_twin};
 use self::work::{Consume, Source};
 
 /// Measure which way is fastest on this machine, and why.
@@ -78,6 +88,15 @@ pub(crate) struct RpcArgs {
     #[arg(long, value_enum, default_value_t = Source::Fill)]
     source: Source,
 
+    /// Calls that are under way at a time, in threads mode; a direct client makes one at a time.
+    #[arg(long, value_name = "CALLS", default_value_t = 1, value_parser = in_flight_range())]
+    in_flight: u8,
+
+    /// Run each method beside its bare twin: the same memory calls and one message each way, no
+    /// RPC.
+    #[arg(long)]
+    baseline: bool,
+
     /// How the result is written.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -108,16 +127,20 @@ pub(crate) fn run(args: BenchArgs) -> Result<()> {
     // Before the work: a result that can't be written is found out too late else.
     let outputs = args.output.iter().map(create).collect::<Result<Vec<_>>>()?;
     let began = Instant::now();
-    let sections = runner::run(&plan, &Progress::new())?;
+    let Findings { sections, warnings } = runner::run(&plan, &Progress::new())?;
+    let rounds = sections.iter().flat_map(|section| &section.rounds);
     let report = Report {
         machine: machine::Machine::read(&plan.topology),
         command_line: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
         date: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string(),
-        version: env!("CARGO_PKG_VERSION"),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
         source: plan.source,
         consume: plan.consume,
         rounds: plan.rounds,
+        rounds_dropped: rounds.filter(|round| round.dropped.is_some()).count(),
+        in_flight: plan.in_flight,
         seconds: began.elapsed().as_secs_f64(),
+        warnings,
         sections,
     };
     for (file, path) in &outputs {
@@ -135,6 +158,10 @@ pub(crate) fn run(args: BenchArgs) -> Result<()> {
         bail!("this machine can do none of the placements asked for; see `shorthaul topology`");
     }
     Ok(())
+}
+
+fn in_flight_range() -> clap::builder::RangedI64ValueParser<u8> {
+    clap::value_parser!(u8).range(1..=64)
 }
 
 fn create(path: &PathBuf) -> Result<(File, &PathBuf)> {

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytesize::ByteSize;
+use shorthaul::limits::Limits;
 use shorthaul::placement::Placement;
 use shorthaul_platform::topology::Topology;
 
 use super::RpcArgs;
+use super::measure::Job;
 use super::method::Method;
 use super::work::{Consume, Source};
 
@@ -20,6 +22,10 @@ pub(crate) struct Plan {
     pub(crate) payloads: Vec<usize>,
     pub(crate) source: Source,
     pub(crate) consume: Consume,
+    /// Calls under way at a time.
+    pub(crate) in_flight: usize,
+    /// Whether each method runs beside its bare twin.
+    pub(crate) baseline: bool,
     pub(crate) rounds: usize,
     pub(crate) time: Duration,
 }
@@ -35,15 +41,37 @@ impl Plan {
         let placements =
             if args.placements.is_empty() { &Placement::ALL[..] } else { &args.placements };
         let methods = args.methods.as_ref().map_or(&Method::ALL[..], |methods| &methods.0);
+        let payloads = without_repeats(&args.payload);
+        let in_flight = args.in_flight.into();
+        ensure_buffers(&payloads, in_flight)?;
         Ok(Self {
             topology,
             placements: without_repeats(placements),
             methods: without_repeats(methods),
-            payloads: without_repeats(&args.payload),
+            payloads,
             source: args.source,
             consume: args.consume,
+            in_flight,
+            baseline: args.baseline,
             rounds: if args.quick { ROUNDS_QUICK } else { ROUNDS },
             time: Duration::from_secs_f64(seconds),
+        })
+    }
+
+    /// The cell of a method and a size.
+    pub(crate) fn job(&self, method: Method, bytes: usize) -> Job {
+        let Self { source, consume, in_flight, .. } = *self;
+        Job { method, bytes, source, consume, in_flight }
+    }
+
+    /// Why there are no rows in direct mode, if there are none.
+    pub(crate) fn why_no_direct_rows(&self) -> Option<String> {
+        (self.in_flight > 1).then(|| {
+            format!(
+                "with --in-flight {} there are no rows in direct mode: a direct client makes one \
+                 call at a time",
+                self.in_flight
+            )
         })
     }
 
@@ -74,6 +102,26 @@ pub(crate) fn format_bytes(bytes: usize) -> String {
     format!("{bytes} B")
 }
 
+/// Each call in flight has a buffer of its own, for each size, and a server's mapping of it.
+fn ensure_buffers(payloads: &[usize], in_flight: usize) -> Result<()> {
+    let (count, count_max) = (payloads.len() * in_flight, Limits::default().regions_max as usize);
+    ensure!(
+        count <= count_max,
+        "{} sizes of payload with --in-flight {in_flight} need {count} buffers, and a server takes \
+         {count_max}: take fewer",
+        payloads.len(),
+    );
+    let bytes = payloads.iter().map(|&bytes| bytes as u64).sum::<u64>() * in_flight as u64;
+    ensure!(
+        in_flight == 1 || bytes <= IN_FLIGHT_BYTES_MAX,
+        "--in-flight {in_flight} with these payloads needs {} of buffers, and at most {} are made \
+         here: take fewer, or smaller ones",
+        ByteSize(bytes).display().iec(),
+        ByteSize(IN_FLIGHT_BYTES_MAX).display().iec(),
+    );
+    Ok(())
+}
+
 fn without_repeats<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
     let mut unique = Vec::new();
     for value in values {
@@ -91,10 +139,23 @@ const ROUNDS: usize = 15;
 const ROUNDS_QUICK: usize = 3;
 /// What the inline lane carries in one frame.
 const PAYLOAD_MAX: u64 = 128 << 20;
+const IN_FLIGHT_BYTES_MAX: u64 = 1 << 30;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn buffers_in_flight_are_bounded() {
+        let refused = |payloads: &[usize], in_flight| {
+            ensure_buffers(payloads, in_flight).err().map(|error| error.to_string())
+        };
+        assert_eq!(refused(&[128 << 20, 64 << 20], 1), None);
+        assert_eq!(refused(&[16 << 20], 64), None);
+        assert!(refused(&[16 << 20, 1], 64).unwrap().contains("1.0 GiB"));
+        assert_eq!(refused(&[1, 2, 3, 4], 64), None);
+        assert!(refused(&[1, 2, 3, 4, 5], 64).unwrap().contains("320 buffers"));
+    }
 
     #[test]
     fn sizes_are_read_and_written() {

@@ -1,21 +1,31 @@
 //! Runs the cells of a plan in rounds, each beside the limits of its round.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use shorthaul::placement::{Assignment, Placement};
 
+use super::hygiene::{self, Load};
 use super::limits;
+use super::measure::{Job, harness_ns};
 use super::method::Method;
+use super::ping_pong::PingPong;
 use super::plan::Plan;
 use super::progress::Progress;
-use super::report::{Cell, EmptyCall, Payload, Section, Threads};
-use super::session::{CellRun, Mode, PingPong, Session, share_of_time};
-use super::stats::Spread;
+use super::report::Section;
+use super::session::{Mode, Session};
+use super::summary::{self, Measured, PING_PONG, Samples};
+use super::twin::Twin;
+
+/// What a run gave.
+pub(crate) struct Findings {
+    pub(crate) sections: Vec<Section>,
+    /// Whole sentences.
+    pub(crate) warnings: Vec<String>,
+}
 
 /// Runs the plan.
-pub(crate) fn run(plan: &Plan, progress: &Progress) -> Result<Vec<Section>> {
+pub(crate) fn run(plan: &Plan, progress: &Progress) -> Result<Findings> {
     let mut placements = start(plan)?;
     let mut steps_left = plan.rounds * placements.iter().map(|p| p.steps(plan)).sum::<usize>();
     progress.begin(steps_left);
@@ -32,7 +42,7 @@ pub(crate) fn run(plan: &Plan, progress: &Progress) -> Result<Vec<Section>> {
         }
     }
     progress.end();
-    Ok(plan.placements.iter().map(|&placement| section(plan, placement, &placements)).collect())
+    Ok(findings(plan, &placements))
 }
 
 /// A placement that this machine can do, with its processes and what was measured.
@@ -41,37 +51,16 @@ struct Running {
     assignment: Assignment,
     sessions: Vec<(Mode, Session)>,
     ping_pong: PingPong,
-    empty: Samples<&'static str>,
-    /// By payload.
-    speed: Samples<usize>,
-    hand_over: Samples<usize>,
-    cells: HashMap<(usize, Mode, &'static str), Vec<CellRun>>,
+    twin: Option<Twin>,
+    rounds: Vec<Samples>,
 }
 
-/// Measurements in the order of the rounds, by what was measured.
-type Samples<K> = HashMap<K, Vec<f64>>;
-
 fn start(plan: &Plan) -> Result<Vec<Running>> {
-    let bytes_max = plan.payloads.iter().copied().max().unwrap_or(0);
     let possible = plan.placements.iter().filter_map(|&p| Some((p, p.assign(&plan.topology)?)));
     possible
         .map(|(placement, assignment)| {
-            let sessions = Mode::ALL
-                .into_iter()
-                .map(|mode| Ok((mode, Session::start(mode, &assignment, bytes_max)?)))
-                .collect::<Result<_>>()
-                .with_context(|| format!("can't start the processes for {placement}"))?;
-            let ping_pong = PingPong::start(assignment.client.id, assignment.worker.id)?;
-            Ok(Running {
-                placement,
-                assignment,
-                sessions,
-                ping_pong,
-                empty: HashMap::new(),
-                speed: HashMap::new(),
-                hand_over: HashMap::new(),
-                cells: HashMap::new(),
-            })
+            Running::start(plan, placement, assignment)
+                .with_context(|| format!("can't start the processes for {placement}"))
         })
         .collect()
 }
@@ -81,21 +70,70 @@ fn warm_up(plan: &Plan, placements: &mut [Running]) -> Result<()> {
     for running in placements {
         for (_, session) in &mut running.sessions {
             session.run_empty(WARM_UP)?;
-            for &bytes in &plan.payloads {
-                for method in &plan.methods {
-                    session.run(*method, bytes, plan.source, plan.consume, WARM_UP)?;
-                }
+        }
+        for &bytes in &plan.payloads {
+            for &method in &plan.methods {
+                running.turn(&plan.job(method, bytes), WARM_UP, &mut Samples::default())?;
             }
         }
     }
     Ok(())
 }
 
+/// When a run that is to end at `by` has how much left for each of `count` parts.
+fn share_of_time(by: Instant, count: usize) -> Duration {
+    let left = by.saturating_duration_since(Instant::now());
+    left / u32::try_from(count.max(1)).unwrap_or(u32::MAX)
+}
+
+fn findings(plan: &Plan, placements: &[Running]) -> Findings {
+    let rounds = placements.iter().flat_map(|running| &running.rounds);
+    let foreign_cpus: Vec<f64> = rounds.map(|round| round.foreign_cpus).collect();
+    let mut warnings: Vec<String> = hygiene::busy_machine(&foreign_cpus).into_iter().collect();
+    let is_running = !placements.is_empty();
+    warnings.extend(plan.why_no_direct_rows().filter(|_| is_running));
+    let mut section = |placement: Placement| {
+        let running = placements.iter().find(|running| running.placement == placement);
+        let Some(Running { assignment, rounds, .. }) = running else {
+            return summary::impossible(plan, placement);
+        };
+        let measured = Measured { placement, assignment, rounds };
+        let (section, warning) = summary::section(plan, &measured);
+        warnings.extend(warning);
+        section
+    };
+    let sections = plan.placements.iter().map(|&placement| section(placement)).collect();
+    Findings { sections, warnings }
+}
+
 impl Running {
+    fn start(plan: &Plan, placement: Placement, assignment: Assignment) -> Result<Self> {
+        let bytes_max = plan.payloads.iter().copied().max().unwrap_or(0);
+        let (client, worker) = (assignment.client.id, assignment.worker.id);
+        let twin = plan.baseline.then(|| Twin::start(client, worker, bytes_max));
+        Ok(Self {
+            placement,
+            sessions: Mode::ALL
+                .into_iter()
+                .map(|mode| Ok((mode, Session::start(mode, &assignment, bytes_max)?)))
+                .collect::<Result<_>>()?,
+            ping_pong: PingPong::start(client, worker)?,
+            twin: twin.transpose()?,
+            assignment,
+            rounds: Vec::new(),
+        })
+    }
+
     /// Measurements in one round.
     fn steps(&self, plan: &Plan) -> usize {
-        let modes = self.sessions.len();
-        1 + modes + plan.payloads.len() * (2 + modes * plan.methods.len())
+        let cells = plan.methods.iter().map(|&method| self.kinds(&plan.job(method, 0)));
+        1 + self.sessions.len() + plan.payloads.len() * (2 + cells.sum::<usize>())
+    }
+
+    /// Cells of one method and size, and its twin.
+    fn kinds(&self, job: &Job) -> usize {
+        let modes = self.sessions.iter().filter(|(mode, _)| mode.can_have(job.in_flight)).count();
+        modes + usize::from(self.twin.is_some() && job.method.has_twin())
     }
 
     /// Measures everything once. `slice` is told what comes, and says how long it may take.
@@ -105,35 +143,49 @@ impl Running {
         round: usize,
         slice: &mut dyn FnMut(&str) -> Duration,
     ) -> Result<()> {
-        self.round_of_empty_calls(slice)?;
+        let servers = self.servers();
+        let load = Load::begin(&servers)?;
+        let (client, worker) = (self.assignment.client.id, self.assignment.worker.id);
+        let spin_us = limits::spin(client, worker)? * 1e6;
+        let mut samples = Samples { spin_us, harness_ns: harness_ns()?, ..Samples::default() };
+        self.round_of_empty_calls(slice, &mut samples)?;
         for &bytes in &plan.payloads {
-            self.round_of_limits(plan, bytes, slice)?;
+            self.round_of_limits(plan, bytes, slice, &mut samples)?;
             // Each round begins elsewhere, so that no method always follows the same one.
             let count = plan.methods.len();
             for index in 0..count {
                 let method = plan.methods[(index + round) % count];
-                for (mode, session) in &mut self.sessions {
-                    let time = slice(&format!("{} {method}", self.placement));
-                    let run = session.run(method, bytes, plan.source, plan.consume, time)?;
-                    self.cells.entry((bytes, *mode, method.name)).or_default().push(run);
-                }
+                self.round_of_method(&plan.job(method, bytes), slice, &mut samples)?;
             }
         }
+        samples.foreign_cpus = load.foreign_cpus(&servers)?;
+        self.rounds.push(samples);
         Ok(())
     }
 
+    /// The processes of this placement, beside this one.
+    fn servers(&self) -> Vec<u32> {
+        let sessions = self.sessions.iter().map(|(_, session)| session.server());
+        let twin = self.twin.iter().map(Twin::server);
+        sessions.chain([self.ping_pong.server()]).chain(twin).collect()
+    }
+
     /// A few microseconds are compared here, while the machine drifts: so in turn, several times.
-    fn round_of_empty_calls(&mut self, slice: &mut dyn FnMut(&str) -> Duration) -> Result<()> {
+    fn round_of_empty_calls(
+        &mut self,
+        slice: &mut dyn FnMut(&str) -> Duration,
+        samples: &mut Samples,
+    ) -> Result<()> {
         let what = format!("{} empty calls", self.placement);
         let kinds = 1 + self.sessions.len();
         let time: Duration = (0..kinds).map(|_| slice(&what)).sum();
         let turn = time / (EMPTY_TURNS * kinds) as u32;
         for _ in 0..EMPTY_TURNS {
             let seconds = self.ping_pong.run(turn)?;
-            self.empty.entry(PING_PONG).or_default().push(seconds);
+            samples.empty.entry(PING_PONG).or_default().push(seconds);
             for (mode, session) in &mut self.sessions {
                 let seconds = session.run_empty(turn)?;
-                self.empty.entry(mode.name()).or_default().push(seconds);
+                samples.empty.entry(mode.name()).or_default().push(seconds);
             }
         }
         Ok(())
@@ -144,89 +196,73 @@ impl Running {
         plan: &Plan,
         bytes: usize,
         slice: &mut dyn FnMut(&str) -> Duration,
+        samples: &mut Samples,
     ) -> Result<()> {
         let what = format!("{} limits", self.placement);
         let speed = limits::speed(self.assignment.worker.id, bytes, plan.source, slice(&what))?;
-        self.speed.entry(bytes).or_default().push(speed);
+        samples.speed.insert(bytes, speed);
         let (consumer, producer) = (self.assignment.client.id, self.assignment.worker.id);
         let (source, consume) = (plan.source, plan.consume);
         let limit = limits::hand_over(consumer, producer, bytes, source, consume, slice(&what))?;
-        self.hand_over.entry(bytes).or_default().push(limit);
+        samples.hand_over.insert(bytes, limit);
         Ok(())
     }
 
-    fn section(&self, plan: &Plan) -> Section {
-        Section {
-            placement: self.placement.name(),
-            why_not: None,
-            threads: Some(Threads::new(&self.assignment)),
-            empty_call: self.empty_call(),
-            payloads: plan.payloads.iter().filter_map(|&b| self.payload(plan, b)).collect(),
+    /// The cells of one method, and its twin. What is to be compared with the twin runs in turn
+    /// with it, in small slices, for the machine drifts.
+    fn round_of_method(
+        &mut self,
+        job: &Job,
+        slice: &mut dyn FnMut(&str) -> Duration,
+        samples: &mut Samples,
+    ) -> Result<()> {
+        let what = format!("{} {}", self.placement, job.method);
+        let kinds = self.kinds(job);
+        let time = (0..kinds).map(|_| slice(&what)).sum::<Duration>() / kinds.max(1) as u32;
+        let turns = if self.twin.is_some() { turns_in(time) } else { 1 };
+        (0..turns).try_for_each(|_| self.turn(job, time / turns, samples))
+    }
+
+    fn turn(&mut self, job: &Job, time: Duration, samples: &mut Samples) -> Result<()> {
+        let Job { bytes, method: Method { name, .. }, .. } = *job;
+        for (mode, session) in &mut self.sessions {
+            if mode.can_have(job.in_flight) {
+                let run = session.run(job, time)?;
+                samples.cells.entry((bytes, *mode, name)).or_default().add(run);
+            }
         }
-    }
-
-    fn empty_call(&self) -> Option<EmptyCall> {
-        let samples = |name| self.empty.get(name).map_or(&[][..], Vec::as_slice);
-        let microseconds = |name| {
-            let values: Vec<f64> = samples(name).iter().map(|seconds| seconds * 1e6).collect();
-            Spread::of(&values)
-        };
-        let direct = Mode::Direct.name();
-        Some(EmptyCall {
-            ping_pong_us: microseconds(PING_PONG)?,
-            direct_us: microseconds(direct)?,
-            threads_us: microseconds(Mode::Threads.name())?,
-            direct_ratio: Spread::of_ratios(samples(direct), samples(PING_PONG))?,
-        })
-    }
-
-    fn payload(&self, plan: &Plan, bytes: usize) -> Option<Payload> {
-        let cells = plan.methods.iter().flat_map(|method| {
-            Mode::ALL.into_iter().filter_map(move |mode| self.cell(bytes, mode, method))
-        });
-        Some(Payload {
-            bytes,
-            speed_limit: Spread::of(self.speed.get(&bytes)?)?,
-            hand_over_limit: Spread::of(self.hand_over.get(&bytes)?)?,
-            cells: cells.collect(),
-        })
-    }
-
-    fn cell(&self, bytes: usize, mode: Mode, method: &Method) -> Option<Cell> {
-        let runs = self.cells.get(&(bytes, mode, method.name))?;
-        let speeds: Vec<f64> = runs.iter().map(|run| run.megabytes_per_second).collect();
-        let times: Vec<f64> = runs.iter().map(|run| run.seconds_per_call * 1e6).collect();
-        let share = |limits: Option<&Vec<f64>>| {
-            limits.filter(|_| bytes > 0).and_then(|limits| Spread::of_ratios(&speeds, limits))
-        };
-        Some(Cell {
-            method: method.name,
-            mode,
-            megabytes_per_second: Spread::of(&speeds)?,
-            microseconds_per_call: Spread::of(&times)?,
-            of_speed_limit: share(self.speed.get(&bytes)),
-            of_hand_over_limit: share(self.hand_over.get(&bytes)),
-            calls: runs.iter().map(|run| run.calls).sum(),
-            mappings_reused: runs.iter().map(|run| run.reused).sum(),
-        })
+        if let Some(twin) = &mut self.twin
+            && job.method.has_twin()
+        {
+            let run = twin.run(job, time)?;
+            samples.twins.entry((bytes, name)).or_default().add(run);
+        }
+        Ok(())
     }
 }
 
-fn section(plan: &Plan, placement: Placement, running: &[Running]) -> Section {
-    match running.iter().find(|running| running.placement == placement) {
-        Some(running) => running.section(plan),
-        None => Section {
-            placement: placement.name(),
-            why_not: Some(placement.why_not(&plan.topology)),
-            threads: None,
-            empty_call: None,
-            payloads: Vec::new(),
-        },
-    }
+fn turns_in(time: Duration) -> u32 {
+    let turns = time.as_nanos() / TURN.as_nanos();
+    u32::try_from(turns).unwrap_or(u32::MAX).clamp(1, TURNS_MAX)
 }
 
-const PING_PONG: &str = "ping-pong";
 const WARM_UP: Duration = Duration::from_millis(20);
 const SLICE_MIN: Duration = Duration::from_millis(5);
 /// Turns that bare round trips and empty calls take in one round.
 const EMPTY_TURNS: usize = 7;
+/// How long a turn of a cell beside its twin is at least, and how many a round has at most: each
+/// begins with a call that is not counted.
+const TURN: Duration = Duration::from_micros(2500);
+const TURNS_MAX: u32 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_has_a_few_turns() {
+        assert_eq!(turns_in(Duration::from_millis(1)), 1);
+        assert_eq!(turns_in(Duration::from_millis(10)), 4);
+        assert_eq!(turns_in(Duration::from_secs(1000)), TURNS_MAX);
+    }
+}

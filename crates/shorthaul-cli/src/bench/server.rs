@@ -1,18 +1,18 @@
 //! The other process of a bench: started by the first one, which is its only client.
 
-use std::io::{Read, Write};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use rustix::process::{Signal, set_parent_process_death_signal};
 use shorthaul::{Code, InboundCall, Server, ServerOptions, Status, ThreadRole, peer_policy};
 use shorthaul_platform::socket::stream_from_stdin;
 use shorthaul_platform::topology::pin_current_thread;
+use shorthaul_platform::usage::process_usage;
 
-use super::work::{EMPTY, MAKE, RESPONSE_BYTES, Source, Work, warm_source};
+use super::process::die_with_parent;
+use super::work::{EMPTY, MAKE, RESPONSE_BYTES, Source, USAGE, Work, encode_usage, warm_source};
 
 /// Serve one bench; its client is standard input.
 #[derive(Clone, Debug, Args)]
@@ -29,14 +29,6 @@ pub(crate) struct ServerArgs {
     /// Largest payload, in bytes.
     #[arg(long)]
     bytes_max: usize,
-}
-
-/// Answer on a bare socket; its client is standard input.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct PongArgs {
-    /// CPU to run on.
-    #[arg(long)]
-    cpu: u32,
 }
 
 /// Serves until the client has gone.
@@ -67,27 +59,12 @@ pub(crate) fn run(args: &ServerArgs) -> Result<()> {
     Ok(())
 }
 
-/// Answers 64 bytes with 8 until the client has gone: the least that a round trip can be.
-pub(crate) fn pong(args: &PongArgs) -> Result<()> {
-    die_with_parent(args.cpu)?;
-    let mut socket = stream_from_stdin()?;
-    let mut request = [0; super::work::REQUEST_BYTES];
-    while socket.read_exact(&mut request).is_ok() {
-        socket.write_all(&request[..RESPONSE_BYTES])?;
-    }
-    Ok(())
-}
-
-/// An orphan that spins would falsify every later figure.
-fn die_with_parent(cpu: u32) -> Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL)).context("prctl(PR_SET_PDEATHSIG)")?;
-    pin_current_thread(cpu).with_context(|| format!("can't pin to CPU {cpu}"))
-}
-
 /// Makes the payload that a call asks for. The response says whether a kept mapping was used.
 fn make(call: &mut InboundCall, warm: &[u8]) -> Result<(), Status> {
-    if call.method() == EMPTY {
-        return call.reply(&[0; RESPONSE_BYTES]);
+    match call.method() {
+        EMPTY => return call.reply(&[0; RESPONSE_BYTES]),
+        USAGE => return call.reply(&encode_usage(process_usage()?)),
+        _ => {}
     }
     let work = Work::decode(call.request()).filter(|_| call.method() == MAKE).ok_or_else(|| {
         Status::new(Code::InvalidArgument, "not a request of this bench: are both of one version?")

@@ -1,25 +1,29 @@
 //! One client and its server process, their threads pinned as a placement says.
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use serde::Serialize;
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
 use shorthaul::placement::Assignment;
-use shorthaul::{Buffer, Client, ClientOptions, DirectClient, Reply, peer_policy};
+use shorthaul::{
+    Buffer, Call, Client, ClientOptions, DirectClient, Pending, Reply, Transport, peer_policy,
+};
 use shorthaul_platform::topology::pin_current_thread;
+use shorthaul_platform::usage::{Usage, process_usage};
 
-use super::limits::{megabytes_per_second, repeat};
-use super::method::{Memory, Method};
-use super::work::{Consume, EMPTY, MAKE, REQUEST_BYTES, RESPONSE_BYTES, Source, Work};
+use super::limits::repeat;
+use super::measure::{CellRun, Engine, Job, Stretch, keep_in_flight};
+use super::method::{Kind, Memory};
+use super::process::{ServerProcess, spawn};
+use super::stats::Times;
+use super::work::{
+    CALLS_PER_CLOCK, EMPTY, MAKE, REQUEST_BYTES, RESPONSE_BYTES, USAGE, Work, decode_usage,
+};
 
 /// How many threads a call crosses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Mode {
     /// Four, as in the original: the client's, its reactor, the server's reactor, a worker.
@@ -37,32 +41,28 @@ impl Mode {
             Self::Direct => "direct",
         }
     }
+
+    /// Whether it can have so many calls under way: a direct client makes one at a time.
+    pub(crate) fn can_have(self, in_flight: usize) -> bool {
+        self == Self::Threads || in_flight == 1
+    }
 }
 
 /// A connection to a server process of its own.
 pub(crate) struct Session {
     client_cpu: u32,
     caller: Caller,
-    _server: ServerProcess,
-    buffers: HashMap<usize, Buffer>,
+    server: ServerProcess,
+    /// By their size.
+    buffers: HashMap<usize, Vec<Buffer>>,
     sequence: u64,
-    calls: u64,
+    times: Times,
 }
 
 #[allow(clippy::large_enum_variant, reason = "there are a handful of sessions")]
 enum Caller {
     Threads(Client),
     Direct(DirectClient),
-}
-
-/// What running a cell for a while gave.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CellRun {
-    pub(crate) megabytes_per_second: f64,
-    pub(crate) seconds_per_call: f64,
-    pub(crate) calls: u64,
-    /// Calls whose payload went through a mapping that the server had kept.
-    pub(crate) reused: u64,
 }
 
 impl Session {
@@ -100,50 +100,42 @@ impl Session {
             Mode::Threads => Caller::Threads(Client::from_stream(stream, &options)?),
             Mode::Direct => Caller::Direct(DirectClient::from_stream(stream, &options)?),
         };
-        let client_cpu = assignment.client.id;
         Ok(Self {
-            client_cpu,
+            client_cpu: assignment.client.id,
             caller,
-            _server: server,
+            server,
             buffers: HashMap::new(),
             sequence: 0,
-            calls: 0,
+            times: Times::new(),
         })
     }
 
-    /// Calls by `method` for `time`.
-    pub(crate) fn run(
-        &mut self,
-        method: Method,
-        bytes: usize,
-        source: Source,
-        consume: Consume,
-        time: Duration,
-    ) -> Result<CellRun> {
+    pub(crate) fn server(&self) -> u32 {
+        self.server.id()
+    }
+
+    /// Makes calls as the job says, for `time`.
+    pub(crate) fn run(&mut self, job: &Job, time: Duration) -> Result<CellRun> {
         pin_current_thread(self.client_cpu)?;
-        let mut buffer = match method.memory {
-            Memory::Reused => Some(self.take_buffer(bytes)?),
-            Memory::Fresh | Memory::Socket => None,
+        let spare = self.take_buffers(job)?;
+        let mut calls = Calls { job, sequence: self.sequence, spare };
+        let times = &mut self.times;
+        let measured = match &mut self.caller {
+            Caller::Threads(client) => {
+                let mut threads = Threads { client, calls: &mut calls };
+                measure(&mut threads, job.in_flight, time, times)
+            }
+            Caller::Direct(client) => {
+                let mut direct = Direct { client, calls: &mut calls };
+                measure(&mut direct, job.in_flight, time, times)
+            }
         };
-        let (mut reused, calls) = (0, self.calls);
-        let seconds = repeat(time, || {
-            self.sequence += 1;
-            self.calls += 1;
-            let work = Work { method, source, sequence: self.sequence, bytes };
-            let reply = self.caller.call(&work, buffer.take())?;
-            work.check(&reply, consume)?;
-            reused += u64::from(reply.response().first() == Some(&1));
-            buffer = reply.into_buffer().filter(|_| method.memory == Memory::Reused);
-            Ok(())
-        })
-        .with_context(|| format!("{method} of {bytes} bytes"))?;
-        self.buffers.extend(buffer.map(|buffer| (bytes, buffer)));
-        Ok(CellRun {
-            megabytes_per_second: megabytes_per_second(bytes, seconds),
-            seconds_per_call: seconds,
-            calls: self.calls - calls,
-            reused,
-        })
+        let Calls { sequence, spare, .. } = calls;
+        let (stretch, cost) =
+            measured.with_context(|| format!("{} of {} bytes", job.method, job.bytes))?;
+        self.sequence = sequence;
+        self.buffers.insert(job.bytes, spare);
+        Ok(CellRun::new(job.bytes, stretch, times.take(), cost))
     }
 
     /// Makes empty calls for `time`; seconds for each.
@@ -163,99 +155,136 @@ impl Session {
         Ok(seconds / f64::from(CALLS_PER_CLOCK))
     }
 
-    fn take_buffer(&mut self, bytes: usize) -> Result<Buffer> {
-        if let Some(buffer) = self.buffers.remove(&bytes) {
-            return Ok(buffer);
+    /// A buffer for each call in flight, if the job's method has any.
+    fn take_buffers(&mut self, job: &Job) -> Result<Vec<Buffer>> {
+        let mut buffers = self.buffers.remove(&job.bytes).unwrap_or_default();
+        while job.method.reuses_buffer() && buffers.len() < job.in_flight {
+            buffers.push(match &mut self.caller {
+                Caller::Threads(client) => client.buffer(job.bytes)?,
+                Caller::Direct(client) => client.buffer(job.bytes)?,
+            });
         }
-        Ok(match &mut self.caller {
-            Caller::Threads(client) => client.buffer(bytes)?,
-            Caller::Direct(client) => client.buffer(bytes)?,
-        })
+        Ok(buffers)
     }
 }
 
-impl Caller {
-    fn call(&mut self, work: &Work, buffer: Option<Buffer>) -> Result<Reply> {
+/// The calls of one job, whoever makes them.
+struct Calls<'a> {
+    job: &'a Job,
+    sequence: u64,
+    /// Buffers that no call has.
+    spare: Vec<Buffer>,
+}
+
+impl Calls<'_> {
+    fn next(&mut self) -> (Work, Option<Buffer>) {
+        self.sequence += 1;
+        let Job { method, source, bytes, .. } = *self.job;
+        let buffer = if method.reuses_buffer() { self.spare.pop() } else { None };
+        (Work { method, source, sequence: self.sequence, bytes }, buffer)
+    }
+
+    /// Looks at an answer; whether its payload went through a mapping that the server had kept.
+    fn take(&mut self, work: &Work, reply: Reply) -> Result<bool> {
+        work.check(&reply, self.job.consume)?;
+        let is_reused = reply.response().first() == Some(&1);
+        let is_kept = work.method.reuses_buffer();
+        self.spare.extend(reply.into_buffer().filter(|_| is_kept));
+        Ok(is_reused)
+    }
+}
+
+/// Says where the payload is wanted.
+fn wanted<'a, T: Transport>(
+    call: Call<'a, T>,
+    work: &Work,
+    buffer: Option<Buffer>,
+) -> Result<Call<'a, T>> {
+    Ok(match (work.method.kind, buffer) {
+        (Kind::Fill { memory: Memory::Reused, .. }, Some(buffer)) => call.into(buffer),
+        (Kind::Fill { .. }, _) => call.into_fresh(work.bytes),
+        (Kind::Sidecar, _) => call.inline(work.bytes),
+        (Kind::Sealed | Kind::Auto | Kind::Put(_), _) => {
+            bail!("{} has a twin only; leave it out of --methods", work.method)
+        }
+    })
+}
+
+/// An engine whose server says what it has cost.
+trait Metered: Engine {
+    fn server_usage(&mut self) -> Result<Usage>;
+}
+
+/// Makes calls for `time`, after one that is not counted; and what they cost both processes. Being
+/// asked costs the server too: how much is known by asking twice, and taken off.
+fn measure<E: Metered>(
+    engine: &mut E,
+    in_flight: usize,
+    time: Duration,
+    times: &mut Times,
+) -> Result<(Stretch, Usage)> {
+    let warm = engine.start()?;
+    engine.finish(warm)?;
+    let first = engine.server_usage()?;
+    let before = engine.server_usage()?;
+    let ours_before = process_usage()?;
+    let stretch = keep_in_flight(engine, in_flight, time, times)?;
+    let ours = process_usage()?.since(ours_before);
+    let asking = before.since(first);
+    let theirs = engine.server_usage()?.since(before).since(asking);
+    Ok((stretch, ours + theirs))
+}
+
+/// Calls by way of the client's reactor.
+struct Threads<'c, 'j> {
+    client: &'c Client,
+    calls: &'c mut Calls<'j>,
+}
+
+impl<'c> Engine for Threads<'c, '_> {
+    type Call = (Work, Pending<'c>);
+
+    fn start(&mut self) -> Result<Self::Call> {
+        let (work, buffer) = self.calls.next();
         let request = work.encode();
-        let bytes = work.bytes;
-        macro_rules! send {
-            ($call:expr) => {{
-                let call = $call.request(&request);
-                match (work.method.memory, buffer) {
-                    (Memory::Reused, Some(buffer)) => call.into(buffer).send(),
-                    (Memory::Socket, _) => call.inline(bytes).send(),
-                    _ => call.into_fresh(bytes).send(),
-                }
-            }};
-        }
-        let outcome = match self {
-            Self::Threads(client) => send!(client.call(MAKE)),
-            Self::Direct(client) => send!(client.call(MAKE)),
-        };
-        Ok(outcome?)
+        let call = wanted(self.client.call(MAKE).request(&request), &work, buffer)?;
+        Ok((work, Client::start(call)?))
+    }
+
+    fn finish(&mut self, (work, call): Self::Call) -> Result<bool> {
+        self.calls.take(&work, call.wait()?)
     }
 }
 
-/// A process of ours. It would end by itself when its client is gone; dropping it is sooner.
-struct ServerProcess(Child);
-
-impl Drop for ServerProcess {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
+impl Metered for Threads<'_, '_> {
+    fn server_usage(&mut self) -> Result<Usage> {
+        decode_usage(self.client.call(USAGE).send()?.response())
     }
 }
 
-/// Two pinned processes and a socketpair: 64 bytes there, 8 back.
-pub(crate) struct PingPong {
-    client_cpu: u32,
-    stream: UnixStream,
-    _server: ServerProcess,
+/// Calls by the caller's own thread, which makes one at a time: it is answered where it starts.
+struct Direct<'c, 'j> {
+    client: &'c mut DirectClient,
+    calls: &'c mut Calls<'j>,
 }
 
-impl PingPong {
-    pub(crate) fn start(client_cpu: u32, server_cpu: u32) -> Result<Self> {
-        let arguments = ["--cpu".to_owned(), server_cpu.to_string()];
-        let (stream, server) = spawn("bench-pong", &arguments)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self { client_cpu, stream, _server: server })
+impl Engine for Direct<'_, '_> {
+    type Call = (Work, Reply);
+
+    fn start(&mut self) -> Result<Self::Call> {
+        let (work, buffer) = self.calls.next();
+        let request = work.encode();
+        let call = wanted(self.client.call(MAKE).request(&request), &work, buffer)?;
+        Ok((work, call.send()?))
     }
 
-    /// Seconds for each round trip.
-    pub(crate) fn run(&mut self, time: Duration) -> Result<f64> {
-        pin_current_thread(self.client_cpu)?;
-        let (request, mut response) = ([0; REQUEST_BYTES], [0; RESPONSE_BYTES]);
-        let seconds = repeat(time, || {
-            for _ in 0..CALLS_PER_CLOCK {
-                self.stream.write_all(&request)?;
-                self.stream.read_exact(&mut response)?;
-            }
-            Ok(())
-        })?;
-        Ok(seconds / f64::from(CALLS_PER_CLOCK))
+    fn finish(&mut self, (work, reply): Self::Call) -> Result<bool> {
+        self.calls.take(&work, reply)
     }
 }
 
-/// Starts this program again, as `command`, with one end of a socketpair as its standard input.
-fn spawn(command: &str, arguments: &[String]) -> Result<(UnixStream, ServerProcess)> {
-    let (ours, theirs) = UnixStream::pair().context("can't make a socketpair")?;
-    let program = std::env::current_exe().context("can't find this program itself")?;
-    let server = Command::new(&program)
-        .arg(command)
-        .args(arguments)
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(Stdio::null())
-        .spawn()
-        .with_context(|| format!("can't start {}", program.display()))?;
-    Ok((ours, ServerProcess(server)))
-}
-
-/// Reading the clock costs as much as a hundredth of a round trip.
-const CALLS_PER_CLOCK: u32 = 64;
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// When a run that is to end at `by` has how much left for each of `count` parts.
-pub(crate) fn share_of_time(by: Instant, count: usize) -> Duration {
-    let left = by.saturating_duration_since(Instant::now());
-    left / u32::try_from(count.max(1)).unwrap_or(u32::MAX)
+impl Metered for Direct<'_, '_> {
+    fn server_usage(&mut self) -> Result<Usage> {
+        decode_usage(self.client.call(USAGE).send()?.response())
+    }
 }

@@ -1,18 +1,20 @@
 //! What a call of the bench asks for, what its answer must contain, and what reading it sums up to.
 
 use std::io;
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use shorthaul::Reply;
 use shorthaul_platform::memory::{PrivateMemory, SharedMapping};
 use shorthaul_platform::store::Store;
+use shorthaul_platform::usage::Usage;
 
 use super::method::Method;
 
 /// Where the bytes that the server writes come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Source {
     /// One pass of stores, of a byte that changes with each call: the fastest write there is.
@@ -22,7 +24,7 @@ pub(crate) enum Source {
 }
 
 /// How much of the payload the client reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Consume {
     /// Nothing.
@@ -40,6 +42,15 @@ impl Consume {
             Self::None => None,
             Self::Sample => Some(SAMPLE_BYTES),
             Self::All => Some(1),
+        }
+    }
+
+    /// The consumption of a number that `as u8` gave.
+    pub(crate) fn of_number(number: u8) -> Self {
+        match number {
+            0 => Self::None,
+            1 => Self::Sample,
+            _ => Self::All,
         }
     }
 
@@ -75,7 +86,7 @@ impl Work {
 
     /// The work that a request asks for.
     pub(crate) fn decode(request: &[u8]) -> Option<Self> {
-        let method = *Method::ALL.get(usize::from(*request.first()?))?;
+        let method = Method::of_number(*request.first()?)?;
         let source = if *request.get(1)? == 0 { Source::Fill } else { Source::Warm };
         let number = |at: usize| {
             request.get(at..at + 8)?.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes))
@@ -96,23 +107,24 @@ impl Work {
 
     /// Reads the payload as `consume` says, and checks that it is what this call asked for.
     pub(crate) fn check(&self, reply: &Reply, consume: Consume) -> Result<()> {
+        let (bytes, lane) = (reply.len(), reply.lane());
         ensure!(
-            reply.len() == self.bytes && reply.lane() == self.method.lane(),
-            "{}: {} bytes came by {}, not {} by {}",
+            bytes == self.bytes && self.method.lane().is_none_or(|wanted| lane == wanted),
+            "{}: {bytes} bytes came by {lane}, not {} by {}",
             self.method,
-            reply.len(),
-            reply.lane(),
             self.bytes,
-            self.method.lane(),
+            self.method.lane().map_or("any lane".into(), |wanted| wanted.to_string()),
         );
-        if let Some(stride) = consume.stride() {
-            let (found, expected) = (reply.sum(stride), self.expected_sum(stride));
-            ensure!(
-                found == expected,
-                "{}: the payload sums to {found}, not {expected}",
-                self.method
-            );
+        match consume.stride() {
+            Some(stride) => self.check_sum(reply.sum(stride), stride),
+            None => Ok(()),
         }
+    }
+
+    /// Checks the sum of the first byte of every `stride` bytes of the payload.
+    pub(crate) fn check_sum(&self, found: u64, stride: usize) -> Result<()> {
+        let expected = self.expected_sum(stride);
+        ensure!(found == expected, "{}: the payload sums to {found}, not {expected}", self.method);
         Ok(())
     }
 
@@ -122,6 +134,16 @@ impl Work {
             Source::Warm => expected_warm_sum(self.warm_start(), self.bytes, stride),
         }
     }
+}
+
+/// Sums the first byte of every `stride` bytes, as the library sums inline payloads: all of them in
+/// lanes that the compiler can vectorise, for 16-bit sums of 256 bytes can't overflow.
+pub(crate) fn sum_of(bytes: &[u8], stride: usize) -> u64 {
+    if stride > 1 {
+        return bytes.iter().step_by(stride).copied().map(u64::from).sum();
+    }
+    let chunks = bytes.chunks(256);
+    chunks.map(|chunk| u64::from(chunk.iter().map(|&byte| u16::from(byte)).sum::<u16>())).sum()
 }
 
 /// A warm source for payloads of `bytes` bytes: a byte is the number of its cache line.
@@ -155,6 +177,29 @@ fn expected_warm_sum(start: usize, bytes: usize, stride: usize) -> u64 {
     lines(start + bytes) - lines(start)
 }
 
+/// What the bench's server answers when it is asked what it has cost so far.
+pub(crate) fn encode_usage(usage: Usage) -> [u8; USAGE_BYTES] {
+    let cpu_ns = u64::try_from(usage.cpu.as_nanos()).unwrap_or(u64::MAX);
+    let mut response = [0; USAGE_BYTES];
+    let numbers = [cpu_ns, usage.context_switches, usage.page_faults];
+    for (place, number) in response.chunks_exact_mut(8).zip(numbers) {
+        place.copy_from_slice(&number.to_le_bytes());
+    }
+    response
+}
+
+pub(crate) fn decode_usage(response: &[u8]) -> Result<Usage> {
+    let number = |at: usize| {
+        let bytes = response.get(at..).and_then(<[u8]>::first_chunk::<8>);
+        bytes.map(|bytes| u64::from_le_bytes(*bytes)).context("the server's usage is cut off")
+    };
+    Ok(Usage {
+        cpu: Duration::from_nanos(number(0)?),
+        context_switches: number(8)?,
+        page_faults: number(16)?,
+    })
+}
+
 /// Bytes of a request, padded to what an empty call carries.
 pub(crate) const REQUEST_BYTES: usize = 64;
 /// Bytes of a response.
@@ -163,6 +208,11 @@ pub(crate) const RESPONSE_BYTES: usize = 8;
 pub(crate) const MAKE: &str = "make";
 /// The method that moves none.
 pub(crate) const EMPTY: &str = "empty";
+/// The method that tells what the server process has cost so far.
+pub(crate) const USAGE: &str = "usage";
+/// Reading the clock costs as much as a hundredth of a round trip.
+pub(crate) const CALLS_PER_CLOCK: u32 = 64;
+const USAGE_BYTES: usize = 24;
 const SAMPLE_BYTES: usize = 4096;
 const WARM_STEP: usize = 64;
 const WARM_STARTS: usize = 64;
@@ -179,6 +229,22 @@ mod tests {
         assert_eq!((read.method, read.sequence, read.bytes), (method, 77, 4097));
         assert_eq!(Work::decode(&[99; REQUEST_BYTES]).map(|_| ()), None);
         assert_eq!(Work::decode(&[]).map(|_| ()), None);
+    }
+
+    #[test]
+    fn a_usage_is_read_back() {
+        let cpu = Duration::from_nanos(1_234_567_890);
+        let usage = Usage { cpu, context_switches: 7, page_faults: 1 << 40 };
+        assert_eq!(decode_usage(&encode_usage(usage)).unwrap(), usage);
+        assert!(decode_usage(&[0; 23]).is_err());
+    }
+
+    #[test]
+    fn what_is_consumed_has_a_number() {
+        for consume in [Consume::None, Consume::Sample, Consume::All] {
+            assert_eq!(Consume::of_number(consume as u8), consume);
+        }
+        assert_eq!((sum_of(&[200; 1000], 1), sum_of(&[1; 4097], 4096)), (200_000, 2));
     }
 
     #[test]

@@ -175,7 +175,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Call::send`], as far as it is known before the answer.
-    pub fn start<'a>(call: Call<'a, &'a Self>) -> Result<Pending<'a>, CallError> {
+    pub fn start<'c>(call: Call<'_, &'c Self>) -> Result<Pending<'c>, CallError> {
         let (client, outgoing) = call.into_parts();
         client.submit(outgoing)
     }

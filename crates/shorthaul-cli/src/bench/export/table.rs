@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use super::verdict;
 use crate::bench::method::LEGEND;
 use crate::bench::plan::format_bytes;
-use crate::bench::report::{Cell, EmptyCall, Payload, Report, Section, Threads};
+use crate::bench::report::{Cell, Cost, EmptyCall, Latency, Payload, Report, Section, Threads};
 use crate::bench::session::Mode;
 use crate::bench::stats::Spread;
 use crate::bench::work::Source;
@@ -16,8 +16,9 @@ pub(in crate::bench) fn write(output: &mut impl Write, report: &Report) -> io::R
     writeln!(output, "{}", report.machine)?;
     writeln!(
         output,
-        "shorthaul {} bench, {}; {} rounds in {:.0} s; medians (min–max); MB are 10^6 bytes",
-        report.version, report.date, report.rounds, report.seconds
+        "shorthaul {} bench, {}; {} rounds in {:.0} s ({} dropped); medians (min–max); MB are 10^6 \
+         bytes",
+        report.version, report.date, report.rounds, report.seconds, report.rounds_dropped
     )?;
     writeln!(output, "command: shorthaul {}", report.command_line)?;
     let source = match report.source {
@@ -26,7 +27,11 @@ pub(in crate::bench) fn write(output: &mut impl Write, report: &Report) -> io::R
         }
         Source::Warm => "a copy from a warm source, of other bytes on each call",
     };
-    writeln!(output, "writer: {source}; {}\n", report.consume.description())?;
+    let (consume, in_flight) = (report.consume.description(), report.in_flight);
+    writeln!(output, "writer: {source}; {consume}; calls in flight: {in_flight}\n")?;
+    for warning in &report.warnings {
+        writeln!(output, "Warning: {warning}.\n")?;
+    }
     writeln!(output, "{LEGEND}\n{MODES}")?;
     for section in &report.sections {
         write_section(output, section)?;
@@ -45,6 +50,7 @@ fn write_section(output: &mut impl Write, section: &Section) -> io::Result<()> {
     if let Some(empty) = &section.empty_call {
         write_empty_call(output, empty)?;
     }
+    write_rounds(output, section)?;
     let Some(threads) = &section.threads else {
         return Ok(());
     };
@@ -53,6 +59,23 @@ fn write_section(output: &mut impl Write, section: &Section) -> io::Result<()> {
         writeln!(output, "{}\n", table(payload, threads))?;
     }
     Ok(())
+}
+
+/// How the machine was: one figure a round, for it has modes.
+fn write_rounds(output: &mut impl Write, section: &Section) -> io::Result<()> {
+    if let Some(harness) = &section.harness_ns {
+        let Spread { median, min, max } = harness;
+        writeln!(output, "The bench itself: {median:.0} ns a call ({min:.0}–{max:.0})")?;
+    }
+    if section.rounds.is_empty() {
+        return Ok(());
+    }
+    let spins = section.rounds.iter().map(|round| {
+        let mark = if round.dropped.is_some() { " (dropped)" } else { "" };
+        format!("{:.2}{mark}", round.spin_us)
+    });
+    let spins = spins.collect::<Vec<_>>().join(", ");
+    writeln!(output, "Spin round trip at the start of each round, µs: {spins}")
 }
 
 fn write_empty_call(output: &mut impl Write, empty: &EmptyCall) -> io::Result<()> {
@@ -88,7 +111,13 @@ fn table(payload: &Payload, threads: &Threads) -> Table {
         "(min–max)",
         "of limit",
         "of hand-over",
+        "of twin",
         "µs/call",
+        "p50",
+        "p99",
+        "CPU-s/GB",
+        "ctx/call",
+        "faults/call",
     ]);
     for mode in Mode::ALL {
         for cell in payload.cells.iter().filter(|cell| cell.mode == mode) {
@@ -107,12 +136,15 @@ fn table(payload: &Payload, threads: &Threads) -> Table {
     table
 }
 
-fn row(cell: &Cell, threads: &Threads) -> [String; 10] {
+fn row(cell: &Cell, threads: &Threads) -> [String; 16] {
     let is_direct = cell.mode == Mode::Direct;
     let unless_direct = |place: &str| {
         if is_direct { "-".to_owned() } else { place.to_owned() }
     };
     let Spread { median, min, max } = cell.megabytes_per_second;
+    let latency = |value: fn(&Latency) -> f64| number(cell.latency.as_ref().map(value), 1);
+    let cost = |value: fn(&Cost) -> f64| number(cell.cost.as_ref().map(value), 2);
+    let cpu = cell.cost.and_then(|cost| cost.cpu_seconds_per_gb);
     [
         cell.method.to_owned(),
         threads.client.place.clone(),
@@ -123,8 +155,18 @@ fn row(cell: &Cell, threads: &Threads) -> [String; 10] {
         format!("({min:.0}–{max:.0})"),
         share(cell.of_speed_limit.as_ref()),
         share(cell.of_hand_over_limit.as_ref()),
+        share(cell.of_twin.as_ref()),
         format!("{:.1}", cell.microseconds_per_call.median),
+        latency(|latency| latency.p50_us),
+        latency(|latency| latency.p99_us),
+        number(cpu.map(|cpu| cpu.median), 3),
+        cost(|cost| cost.context_switches_per_call),
+        cost(|cost| cost.page_faults_per_call),
     ]
+}
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
 fn share(spread: Option<&Spread>) -> String {
@@ -143,4 +185,7 @@ socket I/O, and the server's reactor runs the handler, on the CPU that is the wo
 Speed limit: one thread on the worker's CPU storing into a warm buffer of that size.
 Hand-over limit: two threads passing one warm buffer by a spinning flag (by a futex
 where both share a CPU), with the same reading and no RPC: what the placement allows.
+Bare twin (--baseline): the method's own memory calls and one message each way between
+two processes, no RPC. CPU-s/GB, ctx/call (context switches) and faults/call (page
+faults): of both processes. p50 and p99: of each call's time, in µs.
 ";
