@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use shorthaul::{Lane, Reason};
 use shorthaul_platform::usage::Usage;
 
 use super::method::Method;
@@ -89,12 +90,14 @@ pub(crate) struct CellRun {
     /// What the calls of `made` took of both processes.
     cost: Usage,
     made: u64,
+    /// The lane that the last payload took, and why.
+    pub(crate) lane: Option<(Lane, Reason)>,
 }
 
 impl CellRun {
     pub(crate) fn new(bytes: usize, stretch: Stretch, times: Recorded, cost: Usage) -> Self {
         let Stretch { seconds, calls, reused, made } = stretch;
-        Self { bytes, seconds, calls, reused, times, cost, made }
+        Self { bytes, seconds, calls, reused, times, cost, made, lane: None }
     }
 
     /// Adds another turn of the same cell.
@@ -106,6 +109,7 @@ impl CellRun {
         self.times.extend(turn.times);
         self.cost += turn.cost;
         self.made += turn.made;
+        self.lane = turn.lane.or(self.lane);
     }
 
     /// MB are 10^6 bytes, as in the original.

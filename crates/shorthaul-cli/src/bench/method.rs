@@ -59,7 +59,7 @@ pub(crate) enum Put {
 
 impl Method {
     /// All that can be asked for, in the order of the table.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 18] = [
         fd("fd(s-write)", Memory::Fresh, FillMethod::Write, false, false),
         fd("fd(s-mmap)", Memory::Fresh, FillMethod::Map, false, false),
         fd("fd(s-mmap,nt)", Memory::Fresh, FillMethod::Map, false, true),
@@ -72,10 +72,6 @@ impl Method {
         fd("fd(s-mmap,c-reuse,s-reuse,nt)", Memory::Reused, FillMethod::Map, true, true),
         other("sidecar", Kind::Sidecar, false),
         other("sidecar,nt", Kind::Sidecar, true),
-    ];
-
-    /// Those that have a twin (or none, where the library chooses) and no session yet.
-    pub(crate) const WITHOUT_SESSION: [Self; 6] = [
         other("sealed", Kind::Sealed, false),
         other("auto", Kind::Auto, false),
         other("put(inline)", Kind::Put(Put::Inline), false),
@@ -84,18 +80,13 @@ impl Method {
         other("put(auto)", Kind::Put(Put::Auto), false),
     ];
 
-    /// Both lists: what the processes of the bench count by.
-    pub(crate) fn numbered() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().chain(Self::WITHOUT_SESSION)
-    }
-
     /// Its number between the two processes of the bench.
     pub(crate) fn number(&self) -> u8 {
-        Self::numbered().position(|method| method == *self).map_or(u8::MAX, |index| index as u8)
+        Self::ALL.iter().position(|method| method == self).map_or(u8::MAX, |index| index as u8)
     }
 
     pub(crate) fn of_number(number: u8) -> Option<Self> {
-        Self::numbered().nth(number.into())
+        Self::ALL.get(usize::from(number)).copied()
     }
 
     /// How its bytes are stored.
@@ -112,15 +103,22 @@ impl Method {
         FillPolicy { method, keep_mapping, store: self.store() }
     }
 
-    /// The lane that its payloads must take; none where that is for the library to choose, or has
-    /// no name yet.
+    /// The lane that its payloads must take; none where that is for the library to choose.
     pub(crate) fn lane(&self) -> Option<Lane> {
         match self.kind {
             Kind::Fill { fill: FillMethod::Map, .. } => Some(Lane::FillMap),
             Kind::Fill { fill: FillMethod::Write, .. } => Some(Lane::FillWrite),
             Kind::Sidecar => Some(Lane::Inline),
-            Kind::Sealed | Kind::Auto | Kind::Put(_) => None,
+            Kind::Sealed | Kind::Put(Put::Sealed) => Some(Lane::Sealed),
+            Kind::Put(Put::Inline) => Some(Lane::Inline),
+            Kind::Put(Put::Region) => Some(Lane::CopyOut),
+            Kind::Auto | Kind::Put(Put::Auto) => None,
         }
+    }
+
+    /// Whether the payload goes to the server.
+    pub(crate) fn is_put(&self) -> bool {
+        matches!(self.kind, Kind::Put(_))
     }
 
     /// Whether the client has a buffer for it that is used again.
@@ -150,9 +148,15 @@ impl Method {
                 "let each call bring its own memory with into_fresh()"
             }
             Kind::Sidecar => "take the payload over the socket with inline()",
-            Kind::Sealed => "let the server answer with sealed memory",
-            Kind::Auto => "let the library choose how the payload travels",
-            Kind::Put(_) => "send bulk as the call's payload",
+            Kind::Sealed => "take the payload in the server's sealed memory with sealed()",
+            Kind::Auto => "leave the choice to the library with auto()",
+            Kind::Put(Put::Inline) => "send bulk over the socket with payload_inline()",
+            Kind::Put(Put::Region) => {
+                "write bulk into a client.buffer() that is used again, and send it with \
+                 payload_from()"
+            }
+            Kind::Put(Put::Sealed) => "send bulk as a SealedObject with payload_sealed()",
+            Kind::Put(Put::Auto) => "send bulk with payload()",
         }
     }
 }
@@ -222,6 +226,14 @@ pub(crate) fn parse_methods(text: &str) -> Result<Methods, String> {
     Ok(Methods(methods))
 }
 
+/// What the names mean that the original didn't have.
+pub(crate) const LEGEND_MORE: &str = "\
+  sealed:  server sends back a file descriptor of sealed memory that it made
+  auto:    as the library thinks best
+  put:     the other way: client sends the data, server reads it; inline over
+           the socket, from a region that the client holds on to, or sealed
+";
+
 /// What the parts of the names mean; in the words of the original.
 pub(crate) const LEGEND: &str = "\
 Legend
@@ -266,7 +278,7 @@ mod tests {
 
     #[test]
     fn names_and_numbers_are_read_back() {
-        for (number, method) in Method::numbered().enumerate() {
+        for (number, method) in Method::ALL.into_iter().enumerate() {
             assert_eq!(method.number(), number as u8);
             assert_eq!(Method::of_number(number as u8), Some(method));
         }

@@ -12,7 +12,9 @@ use shorthaul_platform::topology::pin_current_thread;
 use shorthaul_platform::usage::process_usage;
 
 use super::process::die_with_parent;
-use super::work::{EMPTY, MAKE, RESPONSE_BYTES, Source, USAGE, Work, encode_usage, warm_source};
+use super::work::{
+    EMPTY, MAKE, RESPONSE_BYTES, Source, USAGE, Work, encode_usage, sum_of, warm_source,
+};
 
 /// Serve one bench; its client is standard input.
 #[derive(Clone, Debug, Args)]
@@ -69,6 +71,9 @@ fn make(call: &mut InboundCall, warm: &[u8]) -> Result<(), Status> {
     let work = Work::decode(call.request()).filter(|_| call.method() == MAKE).ok_or_else(|| {
         Status::new(Code::InvalidArgument, "not a request of this bench: are both of one version?")
     })?;
+    if work.method.is_put() {
+        return take(call, &work);
+    }
     let mut out = call.payload_with(work.bytes, work.method.policy())?;
     match work.source {
         Source::Fill => out.fill(work.fill_byte(), work.bytes)?,
@@ -82,6 +87,18 @@ fn make(call: &mut InboundCall, warm: &[u8]) -> Result<(), Status> {
     }
     let is_reused = out.is_mapping_reused();
     call.reply(&u64::from(is_reused).to_le_bytes())
+}
+
+/// Reads an upload, and answers what it sums up to.
+fn take(call: &mut InboundCall, work: &Work) -> Result<(), Status> {
+    let payload = call.upload()?;
+    if payload.len() != work.bytes {
+        return Err(Status::new(Code::DataLoss, "the upload has another length"));
+    }
+    // Also where nothing is read of it, it is taken in: else nothing would be measured.
+    let bytes = payload.into_slice()?;
+    let sum = work.consume.stride().map_or(0, |stride| sum_of(bytes, stride));
+    call.reply(&sum.to_le_bytes())
 }
 
 const LOOK_AGAIN: Duration = Duration::from_millis(100);

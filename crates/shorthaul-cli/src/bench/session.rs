@@ -8,18 +8,21 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use shorthaul::placement::Assignment;
 use shorthaul::{
-    Buffer, Call, Client, ClientOptions, DirectClient, Pending, Reply, Transport, peer_policy,
+    Buffer, Call, Client, ClientOptions, DirectClient, Lane, Pending, Reason, Reply, SealedObject,
+    Transport, peer_policy,
 };
+use shorthaul_platform::memory::PrivateMemory;
 use shorthaul_platform::topology::pin_current_thread;
 use shorthaul_platform::usage::{Usage, process_usage};
 
 use super::limits::repeat;
 use super::measure::{CellRun, Engine, Job, Stretch, keep_in_flight};
-use super::method::{Kind, Memory};
+use super::method::{Kind, Memory, Put};
 use super::process::{ServerProcess, spawn};
 use super::stats::Times;
 use super::work::{
-    CALLS_PER_CLOCK, EMPTY, MAKE, REQUEST_BYTES, RESPONSE_BYTES, USAGE, Work, decode_usage,
+    CALLS_PER_CLOCK, EMPTY, MAKE, REQUEST_BYTES, RESPONSE_BYTES, Source, USAGE, Work, decode_usage,
+    warm_source,
 };
 
 /// How many threads a call crosses.
@@ -55,6 +58,7 @@ pub(crate) struct Session {
     server: ServerProcess,
     /// By their size.
     buffers: HashMap<usize, Vec<Buffer>>,
+    maker: Maker,
     sequence: u64,
     times: Times,
 }
@@ -105,6 +109,7 @@ impl Session {
             caller,
             server,
             buffers: HashMap::new(),
+            maker: Maker::new(bytes_max)?,
             sequence: 0,
             times: Times::new(),
         })
@@ -118,7 +123,8 @@ impl Session {
     pub(crate) fn run(&mut self, job: &Job, time: Duration) -> Result<CellRun> {
         pin_current_thread(self.client_cpu)?;
         let spare = self.take_buffers(job)?;
-        let mut calls = Calls { job, sequence: self.sequence, spare };
+        let maker = &mut self.maker;
+        let mut calls = Calls { job, sequence: self.sequence, spare, maker, last: None };
         let times = &mut self.times;
         let measured = match &mut self.caller {
             Caller::Threads(client) => {
@@ -130,12 +136,14 @@ impl Session {
                 measure(&mut direct, job.in_flight, time, times)
             }
         };
-        let Calls { sequence, spare, .. } = calls;
+        let Calls { sequence, spare, last, .. } = calls;
         let (stretch, cost) =
             measured.with_context(|| format!("{} of {} bytes", job.method, job.bytes))?;
         self.sequence = sequence;
         self.buffers.insert(job.bytes, spare);
-        Ok(CellRun::new(job.bytes, stretch, times.take(), cost))
+        let mut run = CellRun::new(job.bytes, stretch, times.take(), cost);
+        run.lane = last;
+        Ok(run)
     }
 
     /// Makes empty calls for `time`; seconds for each.
@@ -174,39 +182,115 @@ struct Calls<'a> {
     sequence: u64,
     /// Buffers that no call has.
     spare: Vec<Buffer>,
+    maker: &'a mut Maker,
+    /// The lane that the last payload took, and why.
+    last: Option<(Lane, Reason)>,
 }
 
 impl Calls<'_> {
-    fn next(&mut self) -> (Work, Option<Buffer>) {
+    /// The next call, and what goes along: of an upload, every byte is written here.
+    fn next(&mut self) -> Result<(Work, Goods)> {
         self.sequence += 1;
-        let Job { method, source, bytes, .. } = *self.job;
+        let Job { method, source, consume, bytes, .. } = *self.job;
+        let work = Work { method, source, consume, sequence: self.sequence, bytes };
         let buffer = if method.reuses_buffer() { self.spare.pop() } else { None };
-        (Work { method, source, sequence: self.sequence, bytes }, buffer)
+        let goods = match (method.kind, buffer) {
+            (Kind::Put(Put::Region), Some(mut buffer)) => {
+                self.maker.make_in(&mut buffer, &work);
+                Goods::Buffer(buffer)
+            }
+            (Kind::Put(Put::Sealed), _) => {
+                self.maker.make(&work);
+                Goods::Object(SealedObject::copy_of(self.maker.made(&work))?)
+            }
+            (Kind::Put(_), _) => {
+                self.maker.make(&work);
+                Goods::None
+            }
+            (_, Some(buffer)) => Goods::Buffer(buffer),
+            (_, None) => Goods::None,
+        };
+        Ok((work, goods))
     }
 
     /// Looks at an answer; whether its payload went through a mapping that the server had kept.
     fn take(&mut self, work: &Work, reply: Reply) -> Result<bool> {
-        work.check(&reply, self.job.consume)?;
-        let is_reused = reply.response().first() == Some(&1);
-        let is_kept = work.method.reuses_buffer();
-        self.spare.extend(reply.into_buffer().filter(|_| is_kept));
+        work.check(&reply)?;
+        let is_put = work.method.is_put();
+        let is_reused = !is_put && reply.response().first() == Some(&1);
+        self.last = Some(if is_put {
+            (reply.upload_lane(), reply.upload_reason())
+        } else {
+            (reply.lane(), reply.reason())
+        });
+        if work.method.reuses_buffer() {
+            let (answer, upload) = reply.into_buffers();
+            self.spare.extend(answer.or(upload));
+        }
         Ok(is_reused)
     }
 }
 
-/// Says where the payload is wanted.
+/// What goes into a call.
+enum Goods {
+    None,
+    Buffer(Buffer),
+    Object(SealedObject),
+}
+
+/// Makes what is uploaded, in the caller's own memory or in its buffer.
+struct Maker {
+    page: PrivateMemory,
+    warm: PrivateMemory,
+}
+
+impl Maker {
+    fn new(bytes_max: usize) -> Result<Self> {
+        Ok(Self { page: PrivateMemory::new(bytes_max)?, warm: warm_source(bytes_max)? })
+    }
+
+    fn made(&self, work: &Work) -> &[u8] {
+        &self.page[..work.bytes]
+    }
+
+    fn make(&mut self, work: &Work) {
+        match work.source {
+            Source::Fill => self.page.fill(0..work.bytes, work.fill_byte(), work.method.store()),
+            Source::Warm => {
+                let warm = &self.warm[work.warm_start()..][..work.bytes];
+                self.page.copy_in(0, warm, work.method.store());
+            }
+        }
+    }
+
+    fn make_in(&self, buffer: &mut Buffer, work: &Work) {
+        match work.source {
+            Source::Fill => buffer.fill(0..work.bytes, work.fill_byte()),
+            Source::Warm => buffer.copy_from(0, &self.warm[work.warm_start()..][..work.bytes]),
+        }
+    }
+}
+
+/// Says where the payload is wanted, or what it is.
 fn wanted<'a, T: Transport>(
     call: Call<'a, T>,
     work: &Work,
-    buffer: Option<Buffer>,
+    goods: Goods,
+    made: &'a [u8],
 ) -> Result<Call<'a, T>> {
-    Ok(match (work.method.kind, buffer) {
-        (Kind::Fill { memory: Memory::Reused, .. }, Some(buffer)) => call.into(buffer),
-        (Kind::Fill { .. }, _) => call.into_fresh(work.bytes),
-        (Kind::Sidecar, _) => call.inline(work.bytes),
-        (Kind::Sealed | Kind::Auto | Kind::Put(_), _) => {
-            bail!("{} has a twin only; leave it out of --methods", work.method)
-        }
+    let bytes = work.bytes;
+    Ok(match (work.method.kind, goods) {
+        (Kind::Fill { memory: Memory::Reused, .. }, Goods::Buffer(buffer)) => call.into(buffer),
+        (Kind::Fill { memory: Memory::Fresh, .. }, _) => call.into_fresh(bytes),
+        // Room for nothing would be none.
+        (Kind::Sidecar, _) => call.inline(bytes.max(1)),
+        (Kind::Sealed, _) => call.sealed(bytes.max(1)),
+        (Kind::Auto, _) => call.auto(bytes.max(1)),
+        (Kind::Put(Put::Region), Goods::Buffer(buffer)) => call.payload_from(buffer, 0..bytes),
+        (Kind::Put(Put::Sealed), Goods::Object(object)) => call.payload_sealed(&object, 0..bytes),
+        (Kind::Put(Put::Inline), _) => call.payload_inline(made),
+        (Kind::Put(Put::Auto), _) => call.payload(made),
+        (Kind::Fill { .. } | Kind::Put(_), _) => bail!("{}: its buffer is missing", work.method),
     })
 }
 
@@ -245,9 +329,9 @@ impl<'c> Engine for Threads<'c, '_> {
     type Call = (Work, Pending<'c>);
 
     fn start(&mut self) -> Result<Self::Call> {
-        let (work, buffer) = self.calls.next();
-        let request = work.encode();
-        let call = wanted(self.client.call(MAKE).request(&request), &work, buffer)?;
+        let (work, goods) = self.calls.next()?;
+        let (request, made) = (work.encode(), self.calls.maker.made(&work));
+        let call = wanted(self.client.call(MAKE).request(&request), &work, goods, made)?;
         Ok((work, Client::start(call)?))
     }
 
@@ -272,9 +356,9 @@ impl Engine for Direct<'_, '_> {
     type Call = (Work, Reply);
 
     fn start(&mut self) -> Result<Self::Call> {
-        let (work, buffer) = self.calls.next();
-        let request = work.encode();
-        let call = wanted(self.client.call(MAKE).request(&request), &work, buffer)?;
+        let (work, goods) = self.calls.next()?;
+        let (request, made) = (work.encode(), self.calls.maker.made(&work));
+        let call = wanted(self.client.call(MAKE).request(&request), &work, goods, made)?;
         Ok((work, call.send()?))
     }
 

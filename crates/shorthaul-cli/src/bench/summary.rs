@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use shorthaul::Reason;
 use shorthaul::placement::{Assignment, Placement};
 
 use super::hygiene;
@@ -151,7 +152,10 @@ impl<'a> Counted<'a> {
             of_twin: Spread::of(&self.each(of_twin)),
             latency: Latency::of(runs.iter().map(|run| &run.times)),
             cost: Some(cost(&runs)),
-            lane: method.lane().map(|lane| lane.to_string()),
+            lane: runs.iter().rev().find_map(|run| run.lane).map(|(lane, reason)| match reason {
+                Reason::Asked => lane.to_string(),
+                reason => format!("{lane}: {reason}"),
+            }),
             calls: runs.iter().map(|run| run.calls).sum(),
             mappings_reused: runs.iter().map(|run| run.reused).sum(),
         })

@@ -119,10 +119,9 @@ impl Engine for Calls<'_> {
     fn start(&mut self) -> Result<Open> {
         let Job { method, source, bytes, consume, .. } = *self.job;
         self.peer.sequence += 1;
-        let work = Work { method, source, sequence: self.peer.sequence, bytes };
+        let work = Work { method, source, consume, sequence: self.peer.sequence, bytes };
         let mut request = work.encode();
         request[OPERATION] = CALL;
-        request[CONSUME] = consume as u8;
         request[REGION] = self.region as u8;
         let fresh = self.send(&work, &request)?;
         Ok(Open { work, fresh })
@@ -301,9 +300,8 @@ fn receive_all(stream: &UnixStream, mut page: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Behind what [`Work::encode`] uses.
+/// Beside what [`Work::encode`] uses.
 const OPERATION: usize = 2;
-const CONSUME: usize = 3;
 const REGION: usize = 4;
 const CALL: u8 = 0;
 const REGISTER: u8 = 1;
@@ -327,7 +325,7 @@ mod tests {
         let server = thread::spawn(move || TwinServer::new(theirs, BYTES_MAX).unwrap().run());
         let mut peer = Peer::new(ours, BYTES_MAX).unwrap();
         for bytes in [0, 1, 4096, BYTES_MAX] {
-            for method in Method::numbered().filter(Method::has_twin) {
+            for method in Method::ALL.iter().filter(|method| method.has_twin()).copied() {
                 let job = Job { method, bytes, source, consume, in_flight: 1 };
                 let run = peer.run(&job, Duration::ZERO, &mut Times::new());
                 let run = run.unwrap_or_else(|error| panic!("{method} of {bytes}: {error:#}"));
@@ -350,7 +348,7 @@ mod tests {
 
     #[test]
     fn where_the_library_chooses_there_is_no_twin() {
-        let method = Method::numbered().find(|method| !method.has_twin()).unwrap();
+        let method = Method::ALL.into_iter().find(|method| !method.has_twin()).unwrap();
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let job =
             Job { method, bytes: 1, source: Source::Fill, consume: Consume::All, in_flight: 1 };

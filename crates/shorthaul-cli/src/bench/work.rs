@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use shorthaul::Reply;
+use shorthaul::{Lane, Reply};
 use shorthaul_platform::memory::{PrivateMemory, SharedMapping};
 use shorthaul_platform::store::Store;
 use shorthaul_platform::usage::Usage;
@@ -69,6 +69,7 @@ impl Consume {
 pub(crate) struct Work {
     pub(crate) method: Method,
     pub(crate) source: Source,
+    pub(crate) consume: Consume,
     pub(crate) sequence: u64,
     pub(crate) bytes: usize,
 }
@@ -79,6 +80,7 @@ impl Work {
         let mut request = [0; REQUEST_BYTES];
         request[0] = self.method.number();
         request[1] = self.source as u8;
+        request[3] = self.consume as u8;
         request[8..16].copy_from_slice(&self.sequence.to_le_bytes());
         request[16..24].copy_from_slice(&(self.bytes as u64).to_le_bytes());
         request
@@ -92,7 +94,8 @@ impl Work {
             request.get(at..at + 8)?.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes))
         };
         let bytes = usize::try_from(number(16)?).ok()?;
-        Some(Self { method, source, sequence: number(8)?, bytes })
+        let consume = Consume::of_number(*request.get(3)?);
+        Some(Self { method, source, consume, sequence: number(8)?, bytes })
     }
 
     /// The byte that fills this call's payload.
@@ -105,17 +108,27 @@ impl Work {
         (self.sequence as usize % WARM_STARTS) * WARM_STEP
     }
 
-    /// Reads the payload as `consume` says, and checks that it is what this call asked for.
-    pub(crate) fn check(&self, reply: &Reply, consume: Consume) -> Result<()> {
-        let (bytes, lane) = (reply.len(), reply.lane());
+    /// Reads the payload as it says, and checks that it is what this call asked for; of an upload,
+    /// that the server has read what this call sent.
+    pub(crate) fn check(&self, reply: &Reply) -> Result<()> {
+        let is_put = self.method.is_put();
+        let bytes = if is_put { self.bytes } else { reply.len() };
+        let lane = if is_put { reply.upload_lane() } else { reply.lane() };
+        // A request without a payload takes no lane.
+        let is_right = self.method.lane().is_none_or(|wanted| lane == wanted)
+            || (is_put && bytes == 0 && lane == Lane::None);
         ensure!(
-            bytes == self.bytes && self.method.lane().is_none_or(|wanted| lane == wanted),
+            bytes == self.bytes && is_right,
             "{}: {bytes} bytes came by {lane}, not {} by {}",
             self.method,
             self.bytes,
             self.method.lane().map_or("any lane".into(), |wanted| wanted.to_string()),
         );
-        match consume.stride() {
+        match self.consume.stride() {
+            Some(stride) if is_put => {
+                let sum = reply.response().first_chunk().map(|sum| u64::from_le_bytes(*sum));
+                self.check_sum(sum.context("the server's sum is cut off")?, stride)
+            }
             Some(stride) => self.check_sum(reply.sum(stride), stride),
             None => Ok(()),
         }
@@ -224,9 +237,11 @@ mod tests {
     #[test]
     fn a_request_is_read_back() {
         let method = Method::ALL[3];
-        let work = Work { method, source: Source::Warm, sequence: 77, bytes: 4097 };
+        let (source, consume) = (Source::Warm, Consume::All);
+        let work = Work { method, source, consume, sequence: 77, bytes: 4097 };
         let read = Work::decode(&work.encode()).unwrap();
         assert_eq!((read.method, read.sequence, read.bytes), (method, 77, 4097));
+        assert_eq!((read.source, read.consume), (source, consume));
         assert_eq!(Work::decode(&[99; REQUEST_BYTES]).map(|_| ()), None);
         assert_eq!(Work::decode(&[]).map(|_| ()), None);
     }

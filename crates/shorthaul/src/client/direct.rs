@@ -19,7 +19,7 @@ use super::reply::{CallError, Common, Held, Outcome, outcome};
 use crate::connection::client::{ClientConnection, ClientEvent, OutgoingCall};
 use crate::error::{Error, Result, Status};
 use crate::lane::LaneCounts;
-use crate::limits::{CLIENT_TURN_FRAMES_MAX, Limits};
+use crate::limits::{CLIENT_TURN_FRAMES_MAX, FRAME_STALL_TIMEOUT, Limits};
 use crate::stream::{self, Flushed, ReceiveError};
 use crate::threads::{deadline_after, drop_elsewhere};
 
@@ -63,6 +63,7 @@ impl Home for Released {
 }
 
 /// What came of one step.
+#[allow(clippy::large_enum_variant, reason = "an answer is what most steps are for")]
 enum Step {
     Answered(u64, Outcome),
     Registered(u64, Result<(), Status>),
@@ -314,7 +315,9 @@ impl DirectClient {
         let by = self.connection.deadline().map_or(by, |deadline| deadline.min(by));
         let wait = match flushed {
             Flushed::All => {
-                self.set_receive_timeout(by.saturating_duration_since(now)).map_err(lost)?;
+                // Never longer than for half a frame: to and fro would cost two calls each time.
+                let left = by.saturating_duration_since(now).min(FRAME_STALL_TIMEOUT);
+                self.set_receive_timeout(left).map_err(lost)?;
                 Wait::Block
             }
             Flushed::Blocked | Flushed::Paused => {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::verdict;
-use crate::bench::method::LEGEND;
+use crate::bench::method::{LEGEND, LEGEND_MORE};
 use crate::bench::plan::format_bytes;
 use crate::bench::report::{Cell, Cost, EmptyCall, Latency, Payload, Report, Section, Threads};
 use crate::bench::session::Mode;
@@ -32,7 +32,7 @@ pub(in crate::bench) fn write(output: &mut impl Write, report: &Report) -> io::R
     for warning in &report.warnings {
         writeln!(output, "Warning: {warning}.\n")?;
     }
-    writeln!(output, "{LEGEND}\n{MODES}")?;
+    writeln!(output, "{LEGEND}\nBeside the original's methods:\n{LEGEND_MORE}\n{MODES}")?;
     for section in &report.sections {
         write_section(output, section)?;
     }

@@ -9,12 +9,10 @@ use shorthaul::FillMethod;
 use shorthaul_platform::memory::{Memfd, PrivateMemory, SealedMapping, SharedMapping};
 use shorthaul_platform::socket::stream_from_stdin;
 
-use super::{
-    CONSUME, Maker, OPERATION, REGION, REGISTER, receive, receive_all, send, write_all_at,
-};
+use super::{Maker, OPERATION, REGION, REGISTER, receive, receive_all, send, write_all_at};
 use crate::bench::method::{Kind, Memory, Put};
 use crate::bench::process::die_with_parent;
-use crate::bench::work::{Consume, REQUEST_BYTES, RESPONSE_BYTES, Work, sum_of};
+use crate::bench::work::{REQUEST_BYTES, RESPONSE_BYTES, Work, sum_of};
 
 /// Answer as a method does, without RPC; its client is standard input.
 #[derive(Clone, Debug, Args)]
@@ -63,7 +61,7 @@ impl TwinServer {
                 self.register(&work, descriptor.context("no buffer came")?)?;
                 continue;
             }
-            let stride = Consume::of_number(request[CONSUME]).stride();
+            let stride = work.consume.stride();
             match work.method.kind {
                 Kind::Fill { memory, fill, keeps_mapping } => {
                     let region = (memory == Memory::Reused).then_some(request[REGION].into());
