@@ -98,7 +98,8 @@ impl Method {
     pub(crate) fn policy(&self) -> FillPolicy {
         let (method, keep_mapping) = match self.kind {
             Kind::Fill { fill, keeps_mapping, .. } => (fill, keeps_mapping),
-            _ => (FillMethod::Map, false),
+            // As it is by default.
+            _ => (FillMethod::Map, true),
         };
         FillPolicy { method, keep_mapping, store: self.store() }
     }
@@ -228,7 +229,7 @@ pub(crate) fn parse_methods(text: &str) -> Result<Methods, String> {
 
 /// What the names mean that the original didn't have.
 pub(crate) const LEGEND_MORE: &str = "\
-  sealed:  server sends back a file descriptor of sealed memory that it made
+\x20 sealed:  server sends back a file descriptor of sealed memory that it made
   auto:    as the library thinks best
   put:     the other way: client sends the data, server reads it; inline over
            the socket, from a region that the client holds on to, or sealed
