@@ -157,10 +157,12 @@ impl Running {
 
     fn section(&self, plan: &Plan) -> Section {
         Section {
-            placement: self.placement.name(),
+            placement: self.placement.name().to_owned(),
             why_not: None,
             threads: Some(Threads::new(&self.assignment)),
             empty_call: self.empty_call(),
+            rounds: Vec::new(),
+            harness_ns: None,
             payloads: plan.payloads.iter().filter_map(|&b| self.payload(plan, b)).collect(),
         }
     }
@@ -188,6 +190,7 @@ impl Running {
             bytes,
             speed_limit: Spread::of(self.speed.get(&bytes)?)?,
             hand_over_limit: Spread::of(self.hand_over.get(&bytes)?)?,
+            twins: Vec::new(),
             cells: cells.collect(),
         })
     }
@@ -200,12 +203,16 @@ impl Running {
             limits.filter(|_| bytes > 0).and_then(|limits| Spread::of_ratios(&speeds, limits))
         };
         Some(Cell {
-            method: method.name,
+            method: method.name.to_owned(),
             mode,
             megabytes_per_second: Spread::of(&speeds)?,
             microseconds_per_call: Spread::of(&times)?,
             of_speed_limit: share(self.speed.get(&bytes)),
             of_hand_over_limit: share(self.hand_over.get(&bytes)),
+            of_twin: None,
+            latency: None,
+            cost: None,
+            lane: None,
             calls: runs.iter().map(|run| run.calls).sum(),
             mappings_reused: runs.iter().map(|run| run.reused).sum(),
         })
@@ -216,10 +223,12 @@ fn section(plan: &Plan, placement: Placement, running: &[Running]) -> Section {
     match running.iter().find(|running| running.placement == placement) {
         Some(running) => running.section(plan),
         None => Section {
-            placement: placement.name(),
+            placement: placement.name().to_owned(),
             why_not: Some(placement.why_not(&plan.topology)),
             threads: None,
             empty_call: None,
+            rounds: Vec::new(),
+            harness_ns: None,
             payloads: Vec::new(),
         },
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use shorthaul::placement::Assignment;
 use shorthaul::{Buffer, Client, ClientOptions, DirectClient, Reply, peer_policy};
 use shorthaul_platform::topology::pin_current_thread;
@@ -19,7 +19,7 @@ use super::method::{Memory, Method};
 use super::work::{Consume, EMPTY, MAKE, REQUEST_BYTES, RESPONSE_BYTES, Source, Work};
 
 /// How many threads a call crosses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Mode {
     /// Four, as in the original: the client's, its reactor, the server's reactor, a worker.

@@ -1,9 +1,9 @@
 //! Functions of numbers.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The middle of some measurements, and how far they lie apart.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
     pub(crate) min: f64,

@@ -4,7 +4,7 @@ use std::io;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use shorthaul::Reply;
 use shorthaul_platform::memory::{PrivateMemory, SharedMapping};
 use shorthaul_platform::store::Store;
@@ -12,7 +12,7 @@ use shorthaul_platform::store::Store;
 use super::method::Method;
 
 /// Where the bytes that the server writes come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Source {
     /// One pass of stores, of a byte that changes with each call: the fastest write there is.
@@ -22,7 +22,7 @@ pub(crate) enum Source {
 }
 
 /// How much of the payload the client reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Consume {
     /// Nothing.
@@ -33,6 +33,25 @@ pub(crate) enum Consume {
     All,
 }
 
+impl Source {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Fill => "fill",
+            Self::Warm => "warm",
+        }
+    }
+
+    /// What is printed beside every table.
+    pub(crate) fn description(self) -> &'static str {
+        match self {
+            Self::Fill => {
+                "one pass of stores of a byte that changes per call: the fastest write there is"
+            }
+            Self::Warm => "a copy from a warm source, of other bytes on each call",
+        }
+    }
+}
+
 impl Consume {
     /// Reads one byte of every so many; none if nothing is read.
     pub(crate) fn stride(self) -> Option<usize> {
@@ -40,6 +59,14 @@ impl Consume {
             Self::None => None,
             Self::Sample => Some(SAMPLE_BYTES),
             Self::All => Some(1),
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Sample => "sample",
+            Self::All => "all",
         }
     }
 

@@ -37,7 +37,7 @@ fn write_payload(output: &mut impl Write, report: &Report, bytes: usize) -> io::
 }
 
 fn write_section(output: &mut impl Write, section: &Section, bytes: usize) -> io::Result<()> {
-    let name = section.placement;
+    let name = &section.placement;
     writeln!(output, "# {name}")?;
     let Some(threads) = &section.threads else {
         return writeln!(

@@ -1,0 +1,306 @@
+//! MB/s by the size of the payload, both on logarithmic axes: a line for each method.
+
+use maud::{Markup, html};
+
+use super::plot::{Figure, Scale, pc, px};
+use crate::bench::export::number;
+use crate::bench::plan::format_bytes;
+use crate::bench::report::{Payload, Section};
+use crate::bench::session::Mode;
+use crate::bench::stats::Spread;
+
+/// The lines of one placement and mode; nothing if there are fewer than two sizes.
+pub(super) fn draw(section: &Section, mode: Mode, id: String) -> Option<Markup> {
+    let lines = lines(section, mode);
+    let sizes = sizes(section);
+    if sizes.len() < 2 || lines.iter().all(|line| line.is_limit) {
+        return None;
+    }
+    let values = || lines.iter().flat_map(|line| line.points.iter().map(|(_, spread)| spread));
+    let min = values().map(|spread| spread.min).filter(|min| *min > 0.0);
+    let plot = Plot {
+        x: Scale::log(sizes[0] as f64, sizes[sizes.len() - 1] as f64, 14.0, 97.0),
+        y: Scale::log(
+            min.fold(f64::INFINITY, f64::min) * 0.8,
+            values().map(|spread| spread.max).fold(0.0, f64::max) * 1.1,
+            BOTTOM,
+            TOP,
+        ),
+        sizes,
+        lines,
+    };
+    Some(plot.figure(section, mode, id))
+}
+
+struct Plot<'a> {
+    x: Scale,
+    y: Scale,
+    sizes: Vec<usize>,
+    lines: Vec<Line<'a>>,
+}
+
+struct Line<'a> {
+    name: &'a str,
+    /// How it looks: `c1` to `c4` stand out.
+    class: &'static str,
+    is_limit: bool,
+    points: Vec<(usize, Spread)>,
+}
+
+impl Plot<'_> {
+    fn figure(&self, section: &Section, mode: Mode, id: String) -> Markup {
+        let figure = Figure {
+            id,
+            title: &section.placement,
+            subtitle: format!("{}, MB/s by payload", mode.name()),
+            description: self.description(),
+            height: HEIGHT,
+        };
+        html! {
+            figure class="panel" {
+                figcaption { b { (figure.title) } " " (figure.subtitle) }
+                div class="labelled" {
+                    (figure.svg("plot", &self.drawing()))
+                    (self.labels())
+                }
+                (self.key())
+            }
+        }
+    }
+
+    fn drawing(&self) -> Markup {
+        // What stands out is drawn last, over the rest.
+        let behind = |line: &&Line<'_>| line.class == MUTED;
+        let (behind, before): (Vec<_>, Vec<_>) = self.lines.iter().partition(behind);
+        html! {
+            @for tick in self.y.ticks() {
+                line class="grid" x1="0" x2="100%"
+                    y1=(px(self.y.at(tick))) y2=(px(self.y.at(tick))) {}
+                text class="tick" x="0" y=(px(self.y.at(tick) - 4.0)) { (number::tick(tick)) }
+            }
+            @for bytes in self.sizes_with_room() {
+                @let place = self.x.at(bytes as f64);
+                text class="tick" x=(pc(place)) y=(px(BOTTOM + 18.0))
+                    text-anchor=(if place > 90.0 { "end" } else { "middle" })
+                    dx=(if place > 90.0 { 8 } else { 0 }) { (format_bytes(bytes)) }
+            }
+            @for line in behind.into_iter().chain(before) { (self.line(line)) }
+        }
+    }
+
+    fn line(&self, line: &Line<'_>) -> Markup {
+        let place = |(bytes, spread): &(usize, Spread)| {
+            (pc(self.x.at(*bytes as f64)), px(self.y.at(spread.median)))
+        };
+        html! {
+            g class=(format!("series {}", line.class)) {
+                @for pair in line.points.windows(2) {
+                    @let ((x1, y1), (x2, y2)) = (place(&pair[0]), place(&pair[1]));
+                    line x1=(x1) x2=(x2) y1=(y1) y2=(y2) {}
+                }
+                @for point in &line.points {
+                    @let (x, y) = place(point);
+                    @let Spread { median, min, max } = point.1;
+                    g {
+                        title {
+                            (line.name) ", " (format_bytes(point.0)) ": " (number::pretty(median))
+                            " MB/s (" (number::pretty(min)) "–" (number::pretty(max)) ")"
+                        }
+                        @if line.class != MUTED && !line.is_limit {
+                            line class="range" x1=(x) x2=(x)
+                                y1=(px(self.y.at(min))) y2=(px(self.y.at(max))) {}
+                        }
+                        @if !line.is_limit {
+                            svg x=(x) y=(y) overflow="visible" { path d=(marker(line.class)) {} }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Each line's name at its end, apart from the others.
+    fn labels(&self) -> Markup {
+        let mut ends: Vec<(f64, &Line<'_>)> = self
+            .lines
+            .iter()
+            .filter_map(|line| Some((self.y.at(line.points.last()?.1.median), line)))
+            .collect();
+        ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let places = apart(&ends.iter().map(|(y, _)| *y).collect::<Vec<_>>());
+        html! {
+            svg class="ends" width="186" height=(px(HEIGHT)) aria-hidden="true" {
+                @for ((y, line), place) in ends.into_iter().zip(places) {
+                    g class=(format!("series {}", line.class)) {
+                        line class="leader" x1="0" x2="11" y1=(px(y)) y2=(px(place)) {}
+                        text x="14" y=(px(place + 4.0)) { (line.name) }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same names below, where there is no room beside.
+    fn key(&self) -> Markup {
+        html! {
+            ul class="key" aria-hidden="true" {
+                @for line in &self.lines {
+                    li {
+                        svg width="26" height="10" class=(format!("series {}", line.class)) {
+                            line x1="0" x2="26" y1="5" y2="5" {}
+                            @if !line.is_limit {
+                                svg x="13" y="5" overflow="visible" { path d=(marker(line.class)) {} }
+                            }
+                        }
+                        (line.name)
+                    }
+                }
+            }
+        }
+    }
+
+    fn description(&self) -> String {
+        let lines = self.lines.iter().map(|line| {
+            let points = line.points.iter().map(|(bytes, spread)| {
+                format!("{} at {}", number::pretty(spread.median), format_bytes(*bytes))
+            });
+            format!("{}: {}", line.name, points.collect::<Vec<_>>().join(", "))
+        });
+        lines.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Sizes whose names don't run into each other.
+    fn sizes_with_room(&self) -> Vec<usize> {
+        let mut chosen: Vec<usize> = Vec::new();
+        // The largest first: the end of the axis is always named.
+        for &bytes in self.sizes.iter().rev() {
+            let is_apart =
+                |other: &usize| self.x.at(*other as f64) - self.x.at(bytes as f64) >= 15.0;
+            if chosen.last().is_none_or(is_apart) {
+                chosen.push(bytes);
+            }
+        }
+        chosen
+    }
+}
+
+fn sizes(section: &Section) -> Vec<usize> {
+    let mut sizes: Vec<usize> = section.payloads.iter().map(|payload| payload.bytes).collect();
+    sizes.retain(|bytes| *bytes > 0);
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+/// Limits first, then methods by rank; the first few stand out.
+fn lines(section: &Section, mode: Mode) -> Vec<Line<'_>> {
+    let limit = |name, class, of: fn(&Payload) -> Spread| Line {
+        name,
+        class,
+        is_limit: true,
+        points: points(section, |payload| Some(of(payload))),
+    };
+    let mut lines = vec![
+        limit("speed limit", "speed", |payload| payload.speed_limit),
+        limit("hand-over limit", "hand-over", |payload| payload.hand_over_limit),
+    ];
+    for (rank, name) in ranked(section, mode).into_iter().enumerate() {
+        let class = ["c1", "c2", "c3", "c4"].get(rank).copied().unwrap_or(MUTED);
+        lines.push(Line {
+            name,
+            class,
+            is_limit: false,
+            points: points(section, |payload| speed(payload, name, mode).copied()),
+        });
+    }
+    lines
+}
+
+/// Methods that win somewhere first, then by their mean share of the best, as a factor.
+fn ranked(section: &Section, mode: Mode) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for cell in section.payloads.iter().flat_map(|payload| &payload.cells) {
+        if cell.mode == mode && !names.contains(&&cell.method[..]) {
+            names.push(&cell.method);
+        }
+    }
+    let sized = || section.payloads.iter().filter(|payload| payload.bytes > 0);
+    let shares = |name: &str| -> Vec<f64> {
+        sized()
+            .filter_map(|payload| {
+                let own = speed(payload, name, mode)?.median;
+                let of_mode = payload.cells.iter().filter(|cell| cell.mode == mode);
+                let best = of_mode.map(|cell| cell.megabytes_per_second.median).fold(0.0, f64::max);
+                Some(own / best)
+            })
+            .collect()
+    };
+    let rank = |name: &&str| {
+        let shares = shares(name);
+        let wins = shares.iter().filter(|share| **share >= 1.0).count() as f64;
+        let mean = shares.iter().map(|share| share.ln()).sum::<f64>() / shares.len().max(1) as f64;
+        (-wins, -mean)
+    };
+    names.sort_by(|a, b| {
+        let (a, b) = (rank(a), rank(b));
+        a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
+    });
+    names
+}
+
+fn speed<'a>(payload: &'a Payload, method: &str, mode: Mode) -> Option<&'a Spread> {
+    let found = payload.cells.iter().find(|cell| cell.method == method && cell.mode == mode);
+    found.map(|cell| &cell.megabytes_per_second)
+}
+
+fn points(section: &Section, of: impl Fn(&Payload) -> Option<Spread>) -> Vec<(usize, Spread)> {
+    let sized = section.payloads.iter().filter(|payload| payload.bytes > 0);
+    let mut points: Vec<(usize, Spread)> =
+        sized.filter_map(|payload| Some((payload.bytes, of(payload)?))).collect();
+    points.sort_by_key(|(bytes, _)| *bytes);
+    points
+}
+
+/// Places as near to `wanted`, which is sorted, as a line of text between them allows.
+fn apart(wanted: &[f64]) -> Vec<f64> {
+    let mut places = wanted.to_vec();
+    for index in 1..places.len() {
+        places[index] = places[index].max(places[index - 1] + LINE_HEIGHT);
+    }
+    let mut max = BOTTOM + 8.0;
+    for place in places.iter_mut().rev() {
+        *place = place.min(max);
+        max = *place - LINE_HEIGHT;
+    }
+    places
+}
+
+/// A shape of its own for each colour: they are told apart without it, too.
+fn marker(class: &str) -> &'static str {
+    match class {
+        "c1" => "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0z",
+        "c2" => "M-4-4h8v8h-8z",
+        "c3" => "M0-5 5 4h-10z",
+        "c4" => "M0-5.5 5.5 0 0 5.5-5.5 0z",
+        _ => "M-2.5 0a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0-5 0z",
+    }
+}
+
+const MUTED: &str = "muted";
+const LINE_HEIGHT: f64 = 15.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = 300.0;
+const HEIGHT: f64 = 324.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lie_apart() {
+        assert_eq!(apart(&[20.0, 100.0]), [20.0, 100.0]);
+        assert_eq!(apart(&[20.0, 21.0, 22.0]), [20.0, 35.0, 50.0]);
+        let places = apart(&[299.0, 300.0]);
+        assert!(places[1] <= BOTTOM + 8.0 && places[1] - places[0] >= LINE_HEIGHT, "{places:?}");
+    }
+}
