@@ -3,14 +3,15 @@
 //! Of each run and cell there are the median, min and max over its rounds. The rule:
 //!
 //! 1. The speed changed if each run's median lies outside the other run's range. With few rounds
-//!    (under [`ROUNDS_ENOUGH`] in either run) the ranges themselves must not overlap, for so few
-//!    medians stray too far. Of cells in which nothing changed, and rounds that are exchangeable,
-//!    under 3 in 1000 look changed by the first (both runs of 9 rounds; of 15, under 1 in 10 000) and
-//!    8 in 1000 by the second (5 rounds; of 3, one in ten: hence the caution).
+//!    (under [`ROUNDS_ENOUGH`] in either run) the ranges themselves must not overlap, for medians
+//!    of so few stray too far. If all rounds of both runs were alike and independent, the first
+//!    would call 3 of 1000 cells changed with 9 rounds each, under 1 of 10 000 with 15; the second
+//!    8 of 1000 with 5, but one of ten with 3: hence the caution about few rounds.
 //! 2. Less than [`CHANGE_MIN`] is never a change.
-//! 3. Machines drift as a whole, so the share of the hand-over limit, which was measured in the
-//!    same rounds, is a second witness: if it doesn't say the same by the same rule, the cell *moved
-//!    with the machine*, and neither got faster nor slower.
+//! 3. Rounds of one run are more alike than those of two: machines drift as a whole. So the share
+//!    of the hand-over limit, measured in the same rounds, is a second witness: if it doesn't say
+//!    the same by the same rule, the cell *moved with the machine*, and is neither faster nor
+//!    slower.
 
 use std::collections::HashSet;
 
@@ -283,8 +284,8 @@ fn moved(old: &Section, new: &Section) -> Option<String> {
     let (before, now) = (cpus(old)?, cpus(new)?);
     (before != now).then(|| {
         format!(
-            "{} ran on other CPUs ({before:?} before, {now:?} now): differences there may be due to \
-             that alone.",
+            "{} ran on other CPUs ({before:?} before, {now:?} now): differences there may be due \
+             to that alone.",
             new.placement
         )
     })

@@ -75,11 +75,11 @@ const fn detail(
     Column { name, meaning, is_detail: true, of }
 }
 
-pub(super) const COLUMNS: [Column; 16] = [
+pub(super) const COLUMNS: [Column; 15] = [
     column(
         "MB/s",
-        "payload bytes per second, one call after another; median over the rounds. MB are 10^6 \
-         bytes",
+        "payload bytes per second, with as many calls at once as are in flight; median over the \
+         rounds. MB are 10^6 bytes",
         |payload, cell| number(speed(payload, cell)?.median, 1),
     ),
     column(
@@ -143,10 +143,6 @@ pub(super) const COLUMNS: [Column; 16] = [
     ),
     column("lane", "how the payloads travelled, as the replies said", |_, cell| {
         cell.lane.clone().map(Value::Text)
-    }),
-    detail("share min–max", "of the hand-over limit, round by round", |_, cell| {
-        let spread = cell.of_hand_over_limit.as_ref()?;
-        Some(Value::Text(format!("{:.0}–{:.0} %", spread.min * 100.0, spread.max * 100.0)))
     }),
     detail("calls", "measured, over all rounds that count", |_, cell| {
         Some(Value::Count(cell.calls))

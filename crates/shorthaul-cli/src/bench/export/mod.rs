@@ -47,6 +47,6 @@ fn percent(change: &Change) -> String {
 
 /// How a change is judged; what is said beside every list of them.
 const JUDGING: &str = "\
-A cell counts as faster or slower if each run's median lies outside the other run's min–max (with \
-under 9 rounds: if the ranges don't overlap), by 2 % at least, and its share of the hand-over limit \
-says the same. If the share doesn't, the cell moved with the machine.";
+A cell counts as faster or slower if each run's median lies outside the other run's min–max \
+(with under 9 rounds: if the ranges don't overlap), by 2 % at least, and its share of the \
+hand-over limit says the same. If the share doesn't, the cell moved with the machine.";

@@ -37,7 +37,8 @@ fn write_head(output: &mut impl Write, report: &Report) -> io::Result<()> {
     };
     writeln!(
         output,
-        "shorthaul {} bench, {}; {} rounds{dropped} in {:.0} s; medians (min–max); MB are 10^6 bytes",
+        "shorthaul {} bench, {}; {} rounds{dropped} in {:.0} s; medians (min–max); \
+         MB are 10^6 bytes",
         report.version, report.date, report.rounds, report.seconds
     )?;
     writeln!(output, "command: shorthaul {}", report.command_line)?;

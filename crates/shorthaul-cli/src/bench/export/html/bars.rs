@@ -100,7 +100,8 @@ impl Bars {
                     line class="whisker" x1=(pc(scale.at(end))) x2=(pc(scale.at(end)))
                         y1=(px(top + 3.0)) y2=(px(top + THICK - 3.0)) {}
                 }
-                text class=(value) x=(pc(row.free_from(scale.at(max), scale))) dx="6" y=(px(top + THICK - 0.5)) {
+                text class=(value) x=(pc(row.free_from(scale.at(max), scale))) dx="6"
+                    y=(px(top + THICK - 0.5)) {
                     (number::pretty(median))
                 }
             }

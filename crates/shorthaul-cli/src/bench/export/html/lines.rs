@@ -149,7 +149,9 @@ impl Plot<'_> {
                         svg width="26" height="10" class=(format!("series {}", line.class)) {
                             line x1="0" x2="26" y1="5" y2="5" {}
                             @if !line.is_limit {
-                                svg x="13" y="5" overflow="visible" { path d=(marker(line.class)) {} }
+                                svg x="13" y="5" overflow="visible" {
+                                    path d=(marker(line.class)) {}
+                                }
                             }
                         }
                         (line.name)

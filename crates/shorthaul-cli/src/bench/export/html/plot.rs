@@ -25,7 +25,7 @@ impl Figure<'_> {
     pub(super) fn with_note(&self, drawing: &Markup, note: &Markup) -> Markup {
         html! {
             figure class="panel" {
-                figcaption { b { (self.title) } @if !self.subtitle.is_empty() { " " (self.subtitle) } }
+                figcaption { b { (self.title) } " " (self.subtitle) }
                 (self.svg("plot", drawing))
                 (note)
             }

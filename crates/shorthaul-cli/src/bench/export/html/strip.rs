@@ -82,7 +82,9 @@ fn dropped(rounds: &[Round]) -> Markup {
     html! {
         @if !dropped.is_empty() {
             ul class="dropped-list" {
-                @for (index, why) in dropped { li { "Round " (index + 1) " doesn't count: " (why) } }
+                @for (index, why) in dropped {
+                    li { "Round " (index + 1) " doesn't count: " (why) }
+                }
             }
         }
     }

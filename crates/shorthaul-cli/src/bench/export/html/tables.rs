@@ -6,6 +6,7 @@ use crate::bench::export::columns::{self, COLUMNS, Column, Value};
 use crate::bench::export::number;
 use crate::bench::plan::format_bytes;
 use crate::bench::report::{Cell, Payload, Report, Section};
+use crate::bench::stats::Spread;
 
 /// The table of one placement and payload.
 pub(super) fn table(section: &Section, payload: &Payload) -> Markup {
@@ -14,13 +15,16 @@ pub(super) fn table(section: &Section, payload: &Payload) -> Markup {
     html! {
         div class="scroll" tabindex="0" {
             table class="sortable" {
-                caption { b { (section.placement) } " " (format_bytes(payload.bytes)) (limits(payload)) }
+                caption {
+                    b { (section.placement) } " " (format_bytes(payload.bytes)) (limits(payload))
+                }
                 thead { tr {
                     th scope="col" { "method" }
                     th scope="col" { "mode" }
                     @for column in &columns {
-                        th scope="col" class=[is_number(column).then_some("n")] title=(column.meaning) {
-                            (column.name)
+                        @let class = is_number(column).then_some("n");
+                        th scope="col" class=[class] title=(column.meaning) {
+                            (breakable(column.name))
                         }
                     }
                 } }
@@ -38,8 +42,21 @@ pub(super) fn table(section: &Section, payload: &Payload) -> Markup {
     }
 }
 
+/// A name that may be broken at spaces, and before a slash that follows a long word.
+fn breakable(name: &str) -> Markup {
+    let joined = name.replace('-', "\u{2011}").replace('–', "\u{2060}–\u{2060}");
+    html! {
+        @match joined.split_once('/') {
+            Some((word, rest)) if word.len() > 5 && !word.contains(' ') => {
+                (word) wbr; "/" (rest)
+            }
+            _ => (joined.replace('/', "\u{2060}/\u{2060}")),
+        }
+    }
+}
+
 fn limits(payload: &Payload) -> Markup {
-    let limit = |spread: &crate::bench::stats::Spread| {
+    let limit = |spread: &Spread| {
         let [median, min, max] = [spread.median, spread.min, spread.max].map(number::pretty);
         format!("{median} MB/s ({min}–{max})")
     };
