@@ -185,7 +185,10 @@ fn write_comparison(output: &mut impl Write, comparison: &Comparison) -> io::Res
 
 fn changed(change: &Change) -> [String; 8] {
     let median = |spread: &Option<Spread>| {
-        spread.map_or_else(|| "-".to_owned(), |spread| format!("{:.1}", spread.median))
+        spread.map_or_else(
+            || "-".to_owned(),
+            |spread| format!("{:.1} {}", spread.median, change.unit),
+        )
     };
     [
         change.placement.clone(),
@@ -197,7 +200,7 @@ fn changed(change: &Change) -> [String; 8] {
         percent(change),
         match change.kind {
             Kind::Faster | Kind::Slower => change.kind.name().to_owned(),
-            // Its unit says nothing about whether it is the program's doing.
+            // In brackets: it isn't the program's doing.
             kind => format!("({})", kind.name()),
         },
     ]
@@ -208,8 +211,7 @@ fn gigabytes(spread: &Spread) -> String {
     format!("{:.1} GB/s ({:.1}–{:.1})", median / 1e3, min / 1e3, max / 1e3)
 }
 
-const CHANGES: [&str; 8] =
-    ["placement", "payload", "method", "mode", "old MB/s", "new MB/s", "change", ""];
+const CHANGES: [&str; 8] = ["placement", "payload", "method", "mode", "old", "new", "change", ""];
 
 /// What this bench adds to the original's legend.
 const MODES: &str = "\
