@@ -198,6 +198,11 @@ fn judge(old: &Measured<'_>, new: &Measured<'_>) -> Kind {
     }
 }
 
+/// Whether the noise of `rounds` rounds leaves two spreads apart.
+pub(crate) fn is_apart(one: &Spread, other: &Spread, rounds: usize) -> bool {
+    direction(one, other, rounds) != Direction::None
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     Up,
@@ -212,13 +217,13 @@ fn direction(old: &Spread, new: &Spread, rounds: usize) -> Direction {
     } else {
         (new, old, Direction::Down)
     };
-    let is_apart = if rounds < ROUNDS_ENOUGH {
+    let is_beyond_noise = if rounds < ROUNDS_ENOUGH {
         low.max < high.min
     } else {
         low.median < high.min && low.max < high.median
     };
     let is_enough = high.median - low.median >= CHANGE_MIN * old.median;
-    if is_apart && is_enough { direction } else { Direction::None }
+    if is_beyond_noise && is_enough { direction } else { Direction::None }
 }
 
 fn changes(old: &Report, new: &Report) -> Vec<Change> {

@@ -1,8 +1,9 @@
 //! What the figures say, in a sentence for each placement and payload, and in one for all.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
+use crate::bench::compare::is_apart;
 use crate::bench::method::Method;
 use crate::bench::plan::format_bytes;
 use crate::bench::report::{Cell, Payload, Report, Section};
@@ -15,6 +16,8 @@ pub(super) struct Verdict<'a> {
     pub(super) best: &'a Cell,
     /// How many times faster than what people do otherwise, in the same mode.
     pub(super) times: Vec<(f64, &'static str)>,
+    /// Other methods that the noise doesn't tell from it, in their better mode; the fastest first.
+    pub(super) level: Vec<&'a Cell>,
     /// What a program does to get it; none for a method that this version doesn't know.
     pub(super) advice: Option<String>,
 }
@@ -30,7 +33,8 @@ pub(super) struct Headline<'a> {
 pub(super) fn verdicts(report: &Report) -> Vec<Verdict<'_>> {
     let mut verdicts = Vec::new();
     for section in &report.sections {
-        verdicts.extend(section.payloads.iter().filter_map(|p| Verdict::of(section, p)));
+        let rounds = section.rounds_counted(report);
+        verdicts.extend(section.payloads.iter().filter_map(|p| Verdict::of(section, p, rounds)));
     }
     verdicts
 }
@@ -41,7 +45,11 @@ pub(super) fn sentences(report: &Report) -> Vec<String> {
 
 /// The method that wins most often; none if nothing was measured.
 pub(super) fn headline(report: &Report) -> Option<Headline<'_>> {
-    let verdicts = verdicts(report);
+    let mut verdicts = verdicts(report);
+    // Which method moves nothing fastest is of no use to anyone, if there is more to say.
+    if verdicts.iter().any(|verdict| verdict.bytes > 0) {
+        verdicts.retain(|verdict| verdict.bytes > 0);
+    }
     let mut wins: HashMap<_, Vec<&Verdict<'_>>> = HashMap::new();
     for verdict in &verdicts {
         wins.entry((&verdict.best.method, verdict.best.mode)).or_default().push(verdict);
@@ -67,7 +75,7 @@ pub(super) fn headline(report: &Report) -> Option<Headline<'_>> {
 }
 
 impl<'a> Verdict<'a> {
-    fn of(section: &'a Section, payload: &'a Payload) -> Option<Self> {
+    fn of(section: &'a Section, payload: &'a Payload, rounds: usize) -> Option<Self> {
         let best = payload.best()?;
         let times = [SIDECAR, FRESH]
             .into_iter()
@@ -77,8 +85,21 @@ impl<'a> Verdict<'a> {
             bytes: payload.bytes,
             best,
             times: times.collect(),
+            level: level(payload, best, rounds),
             advice: advice(best),
         })
+    }
+}
+
+impl Verdict<'_> {
+    /// Two names at most, and how many more there are.
+    fn level_names(&self) -> String {
+        let name = |cell: &&Cell| format!("{} ({})", cell.method, cell.mode.name());
+        let names: Vec<String> = self.level.iter().take(2).map(name).collect();
+        match self.level.len().saturating_sub(2) {
+            0 => names.join(" and "),
+            more => format!("{} and {more} more", names.join(", ")),
+        }
     }
 }
 
@@ -98,11 +119,25 @@ impl fmt::Display for Verdict<'_> {
         for (times, baseline) in &self.times {
             write!(f, ", {times:.1} times {baseline}")?;
         }
+        if !self.level.is_empty() {
+            write!(f, "; the noise doesn't tell it from {}", self.level_names())?;
+        }
         match &self.advice {
             Some(advice) => write!(f, ". A program here should {advice}."),
             None => write!(f, "."),
         }
     }
+}
+
+fn level<'a>(payload: &'a Payload, best: &Cell, rounds: usize) -> Vec<&'a Cell> {
+    let time = |cell: &Cell| cell.microseconds_per_call;
+    let is_level =
+        |cell: &&Cell| cell.method != best.method && !is_apart(&time(best), &time(cell), rounds);
+    let mut level: Vec<&Cell> = payload.cells.iter().filter(is_level).collect();
+    level.sort_by(|a, b| time(a).median.total_cmp(&time(b).median));
+    let mut seen = HashSet::new();
+    level.retain(|cell| seen.insert(&cell.method));
+    level
 }
 
 fn advice(best: &Cell) -> Option<String> {

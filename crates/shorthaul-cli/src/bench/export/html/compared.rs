@@ -33,7 +33,7 @@ fn table(changes: &[&Change]) -> Markup {
     let size = |change: &&Change| change.ratio.map_or(0.0, |ratio| ratio.ln().abs());
     let largest = changes.iter().map(size).fold(0.0, f64::max).max(0.1);
     html! {
-        div class="scroll" tabindex="0" {
+        div class="scroll" tabindex="0" role="region" aria-label="changes" {
             table {
                 thead { tr {
                     th scope="col" { "placement" }

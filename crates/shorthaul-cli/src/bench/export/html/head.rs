@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 
+use super::tables::breakable;
 use crate::bench::export::number;
 use crate::bench::export::verdict::{Verdict, headline, verdicts};
 use crate::bench::plan::format_bytes;
@@ -87,18 +88,33 @@ fn impossible(report: &Report) -> Markup {
     }
 }
 
+/// Two names at most, and how many more there are.
+fn level(verdict: &Verdict<'_>) -> Markup {
+    html! {
+        @for (index, cell) in verdict.level.iter().take(2).enumerate() {
+            @if index > 0 { ", " }
+            span class="whole" { (cell.method) " (" (cell.mode.name()) ")" }
+        }
+        @if verdict.level.len() > 2 { " and " (verdict.level.len() - 2) " more" }
+    }
+}
+
 fn winners_table(verdicts: &[Verdict<'_>]) -> Markup {
+    let has_level = verdicts.iter().any(|verdict| !verdict.level.is_empty());
     let baselines = ["sidecar", "fd(s-mmap)"];
     html! {
-        div class="scroll" tabindex="0" { table {
+        div class="scroll" tabindex="0" role="region" aria-label="winners" { table {
             thead { tr {
                 th scope="col" { "placement" }
                 th scope="col" class="n" { "payload" }
                 th scope="col" { "method" }
                 th scope="col" { "mode" }
                 th scope="col" class="n" { "MB/s" }
-                th scope="col" class="n" { "of hand-over" }
-                @for baseline in baselines { th scope="col" class="n" { "× " (baseline) } }
+                th scope="col" class="n" { (breakable("of hand-over")) }
+                @for baseline in baselines {
+                    th scope="col" class="n" { "× " (breakable(baseline)) }
+                }
+                @if has_level { th scope="col" { "level with" } }
             } }
             tbody { @for verdict in verdicts { tr {
                 th scope="row" { (verdict.placement) }
@@ -124,6 +140,7 @@ fn winners_table(verdicts: &[Verdict<'_>]) -> Markup {
                         }
                     }
                 }
+                @if has_level { td class="text" { (level(verdict)) } }
             } } }
         } }
         p class="note" {
@@ -131,6 +148,10 @@ fn winners_table(verdicts: &[Verdict<'_>]) -> Markup {
             over in this placement with no RPC at all. " b { "×" } ": how many times faster than \
             that method in the same mode; " code { "sidecar" } " is what a socket does, "
             code { "fd(s-mmap)" } " is shared memory that is made anew for each call."
+            @if has_level {
+                " " b { "level with" } ": other methods that the noise of this run doesn't tell \
+                 from the fastest."
+            }
         }
     }
 }

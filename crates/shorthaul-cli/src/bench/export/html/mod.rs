@@ -16,6 +16,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use self::bars::{Bar, Bars, Row};
 use self::plot::side_by_side;
+use super::verdict::verdicts;
 use super::{Results, number};
 use crate::bench::report::{EmptyCall, Report, Section};
 use crate::bench::session::Mode;
@@ -46,12 +47,12 @@ fn page(results: &Results<'_>) -> Markup {
                 main {
                     @if let Some(comparison) = comparison { (compared::section(comparison)) }
                     (head::winners(report))
-                    (cases::throughput(report))
+                    @if !verdicts(report).is_empty() { (cases::throughput(report)) }
                     (sizes(report))
                     (cases::cost(report))
                     (empty_calls(report))
                     (steadiness(report))
-                    (figures(report))
+                    @if !verdicts(report).is_empty() { (figures(report)) }
                     (methods())
                 }
                 script { (PreEscaped(SCRIPT)) }

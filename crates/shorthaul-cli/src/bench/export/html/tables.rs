@@ -13,7 +13,7 @@ pub(super) fn table(section: &Section, payload: &Payload) -> Markup {
     let columns = columns::of(payload);
     let best = payload.best().map(|best| (&best.method, best.mode));
     html! {
-        div class="scroll" tabindex="0" {
+        div class="scroll" tabindex="0" role="region" aria-label="figures" {
             table class="sortable" {
                 caption {
                     b { (section.placement) } " " (format_bytes(payload.bytes)) (limits(payload))
@@ -43,7 +43,7 @@ pub(super) fn table(section: &Section, payload: &Payload) -> Markup {
 }
 
 /// A name that may be broken at spaces, and before a slash that follows a long word.
-fn breakable(name: &str) -> Markup {
+pub(super) fn breakable(name: &str) -> Markup {
     let joined = name.replace('-', "\u{2011}").replace('–', "\u{2060}–\u{2060}");
     html! {
         @match joined.split_once('/') {
