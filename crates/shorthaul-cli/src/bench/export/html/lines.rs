@@ -2,41 +2,42 @@
 
 use maud::{Markup, html};
 
-use super::plot::{Figure, Scale, pc, px};
+use super::plot::{Figure, Panel, Scale, pc, px};
 use crate::bench::export::number;
 use crate::bench::plan::format_bytes;
-use crate::bench::report::{Payload, Section};
+use crate::bench::report::{Payload, Report, Section};
 use crate::bench::session::Mode;
 use crate::bench::stats::Spread;
 
-/// The lines of one placement and mode; nothing if there are fewer than two sizes.
-pub(super) fn draw(section: &Section, mode: Mode, id: String) -> Option<Markup> {
-    let lines = lines(section, mode);
-    let sizes = sizes(section);
-    if sizes.len() < 2 || lines.iter().all(|line| line.is_limit) {
-        return None;
+/// A plot for each placement and mode; none if there are fewer than two sizes.
+pub(super) fn plots(report: &Report) -> Vec<Plot<'_>> {
+    let names = ranked(report);
+    let mut plots = Vec::new();
+    for (index, section) in report.sections.iter().enumerate() {
+        for mode in [Mode::Direct, Mode::Threads] {
+            let (sizes, lines) = (sizes(section), lines(section, mode, &names));
+            if sizes.len() > 1 && lines.iter().any(|line| !line.is_limit) {
+                let id = format!("sizes-{index}-{}", mode.name());
+                plots.push(Plot { id, placement: &section.placement, mode, sizes, lines });
+            }
+        }
     }
-    let values = || lines.iter().flat_map(|line| line.points.iter().map(|(_, spread)| spread));
-    let min = values().map(|spread| spread.min).filter(|min| *min > 0.0);
-    let plot = Plot {
-        x: Scale::log(sizes[0] as f64, sizes[sizes.len() - 1] as f64, 14.0, 97.0),
-        y: Scale::log(
-            min.fold(f64::INFINITY, f64::min) * 0.8,
-            values().map(|spread| spread.max).fold(0.0, f64::max) * 1.1,
-            BOTTOM,
-            TOP,
-        ),
-        sizes,
-        lines,
-    };
-    Some(plot.figure(section, mode, id))
+    plots
 }
 
-struct Plot<'a> {
-    x: Scale,
-    y: Scale,
+pub(super) struct Plot<'a> {
+    /// Unique on the page.
+    id: String,
+    placement: &'a str,
+    mode: Mode,
     sizes: Vec<usize>,
     lines: Vec<Line<'a>>,
+}
+
+/// From sizes across and speeds down.
+struct Scales {
+    x: Scale,
+    y: Scale,
 }
 
 struct Line<'a> {
@@ -47,12 +48,25 @@ struct Line<'a> {
     points: Vec<(usize, Spread)>,
 }
 
-impl Plot<'_> {
-    fn figure(&self, section: &Section, mode: Mode, id: String) -> Markup {
+impl Panel for Plot<'_> {
+    fn range(&self) -> (f64, f64) {
+        let spreads =
+            || self.lines.iter().flat_map(|line| line.points.iter().map(|point| &point.1));
+        let min = spreads().map(|spread| spread.min).filter(|min| *min > 0.0);
+        let max = spreads().map(|spread| spread.max).fold(0.0, f64::max);
+        (min.fold(f64::INFINITY, f64::min), max)
+    }
+
+    fn draw(&self, (min, max): (f64, f64)) -> Markup {
+        let [first, .., last] = self.sizes[..] else { return html! {} };
+        let scales = Scales {
+            x: Scale::log(first as f64, last as f64, 14.0, 97.0),
+            y: Scale::log(min * 0.8, max * 1.1, BOTTOM, TOP),
+        };
         let figure = Figure {
-            id,
-            title: &section.placement,
-            subtitle: format!("{}, MB/s by payload", mode.name()),
+            id: self.id.clone(),
+            title: self.placement,
+            subtitle: format!("{}, MB/s by payload", self.mode.name()),
             description: self.description(),
             height: HEIGHT,
         };
@@ -60,37 +74,39 @@ impl Plot<'_> {
             figure class="panel" {
                 figcaption { b { (figure.title) } " " (figure.subtitle) }
                 div class="labelled" {
-                    (figure.svg("plot", &self.drawing()))
-                    (self.labels())
+                    (figure.svg("plot", &self.drawing(&scales)))
+                    (self.labels(&scales))
                 }
                 (self.key())
             }
         }
     }
+}
 
-    fn drawing(&self) -> Markup {
+impl Plot<'_> {
+    fn drawing(&self, scales: &Scales) -> Markup {
         // What stands out is drawn last, over the rest.
         let behind = |line: &&Line<'_>| line.class == MUTED;
         let (behind, before): (Vec<_>, Vec<_>) = self.lines.iter().partition(behind);
         html! {
-            @for tick in self.y.ticks() {
+            @for tick in scales.y.ticks() {
                 line class="grid" x1="0" x2="100%"
-                    y1=(px(self.y.at(tick))) y2=(px(self.y.at(tick))) {}
-                text class="tick" x="0" y=(px(self.y.at(tick) - 4.0)) { (number::tick(tick)) }
+                    y1=(px(scales.y.at(tick))) y2=(px(scales.y.at(tick))) {}
+                text class="tick" x="0" y=(px(scales.y.at(tick) - 4.0)) { (number::tick(tick)) }
             }
-            @for bytes in self.sizes_with_room() {
-                @let place = self.x.at(bytes as f64);
+            @for bytes in self.sizes_with_room(&scales.x) {
+                @let place = scales.x.at(bytes as f64);
                 text class="tick" x=(pc(place)) y=(px(BOTTOM + 18.0))
                     text-anchor=(if place > 90.0 { "end" } else { "middle" })
                     dx=(if place > 90.0 { 8 } else { 0 }) { (format_bytes(bytes)) }
             }
-            @for line in behind.into_iter().chain(before) { (self.line(line)) }
+            @for line in behind.into_iter().chain(before) { (self.line(line, scales)) }
         }
     }
 
-    fn line(&self, line: &Line<'_>) -> Markup {
+    fn line(&self, line: &Line<'_>, scales: &Scales) -> Markup {
         let place = |(bytes, spread): &(usize, Spread)| {
-            (pc(self.x.at(*bytes as f64)), px(self.y.at(spread.median)))
+            (pc(scales.x.at(*bytes as f64)), px(scales.y.at(spread.median)))
         };
         html! {
             g class=(format!("series {}", line.class)) {
@@ -108,7 +124,7 @@ impl Plot<'_> {
                         }
                         @if line.class != MUTED && !line.is_limit {
                             line class="range" x1=(x) x2=(x)
-                                y1=(px(self.y.at(min))) y2=(px(self.y.at(max))) {}
+                                y1=(px(scales.y.at(min))) y2=(px(scales.y.at(max))) {}
                         }
                         @if !line.is_limit {
                             svg x=(x) y=(y) overflow="visible" { path d=(marker(line.class)) {} }
@@ -120,11 +136,11 @@ impl Plot<'_> {
     }
 
     /// Each line's name at its end, apart from the others.
-    fn labels(&self) -> Markup {
+    fn labels(&self, scales: &Scales) -> Markup {
         let mut ends: Vec<(f64, &Line<'_>)> = self
             .lines
             .iter()
-            .filter_map(|line| Some((self.y.at(line.points.last()?.1.median), line)))
+            .filter_map(|line| Some((scales.y.at(line.points.last()?.1.median), line)))
             .collect();
         ends.sort_by(|a, b| a.0.total_cmp(&b.0));
         let places = apart(&ends.iter().map(|(y, _)| *y).collect::<Vec<_>>());
@@ -172,12 +188,11 @@ impl Plot<'_> {
     }
 
     /// Sizes whose names don't run into each other.
-    fn sizes_with_room(&self) -> Vec<usize> {
+    fn sizes_with_room(&self, x: &Scale) -> Vec<usize> {
         let mut chosen: Vec<usize> = Vec::new();
         // The largest first: the end of the axis is always named.
         for &bytes in self.sizes.iter().rev() {
-            let is_apart =
-                |other: &usize| self.x.at(*other as f64) - self.x.at(bytes as f64) >= 15.0;
+            let is_apart = |other: &usize| x.at(*other as f64) - x.at(bytes as f64) >= 15.0;
             if chosen.last().is_none_or(is_apart) {
                 chosen.push(bytes);
             }
@@ -194,8 +209,8 @@ fn sizes(section: &Section) -> Vec<usize> {
     sizes
 }
 
-/// Limits first, then methods by rank; the first few stand out.
-fn lines(section: &Section, mode: Mode) -> Vec<Line<'_>> {
+/// Limits first, then methods in the order of `names`: the first few stand out.
+fn lines<'a>(section: &'a Section, mode: Mode, names: &[&'a str]) -> Vec<Line<'a>> {
     let limit = |name, class, of: fn(&Payload) -> Spread| Line {
         name,
         class,
@@ -206,48 +221,43 @@ fn lines(section: &Section, mode: Mode) -> Vec<Line<'_>> {
         limit("speed limit", "speed", |payload| payload.speed_limit),
         limit("hand-over limit", "hand-over", |payload| payload.hand_over_limit),
     ];
-    for (rank, name) in ranked(section, mode).into_iter().enumerate() {
+    for (rank, name) in names.iter().enumerate() {
         let class = ["c1", "c2", "c3", "c4"].get(rank).copied().unwrap_or(MUTED);
-        lines.push(Line {
-            name,
-            class,
-            is_limit: false,
-            points: points(section, |payload| speed(payload, name, mode).copied()),
-        });
+        let points = points(section, |payload| speed(payload, name, mode).copied());
+        lines.push(Line { name, class, is_limit: false, points });
     }
+    lines.retain(|line| !line.points.is_empty());
     lines
 }
 
-/// Methods that win somewhere first, then by their mean share of the best, as a factor.
-fn ranked(section: &Section, mode: Mode) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    for cell in section.payloads.iter().flat_map(|payload| &payload.cells) {
-        if cell.mode == mode && !names.contains(&&cell.method[..]) {
-            names.push(&cell.method);
+/// Methods that win most often first, then by their mean share of the best, as a factor. It is the
+/// same order for all plots, so that a colour is the same method in each.
+fn ranked(report: &Report) -> Vec<&str> {
+    let mut shares: Vec<(&str, Vec<f64>)> = Vec::new();
+    let payloads = report.sections.iter().flat_map(|section| &section.payloads);
+    for payload in payloads.filter(|payload| payload.bytes > 0) {
+        for mode in Mode::ALL {
+            let of_mode = || payload.cells.iter().filter(|cell| cell.mode == mode);
+            let best = of_mode().map(|cell| cell.megabytes_per_second.median).fold(0.0, f64::max);
+            for cell in of_mode() {
+                let share = cell.megabytes_per_second.median / best;
+                match shares.iter_mut().find(|(name, _)| *name == cell.method) {
+                    Some((_, shares)) => shares.push(share),
+                    None => shares.push((&cell.method, vec![share])),
+                }
+            }
         }
     }
-    let sized = || section.payloads.iter().filter(|payload| payload.bytes > 0);
-    let shares = |name: &str| -> Vec<f64> {
-        sized()
-            .filter_map(|payload| {
-                let own = speed(payload, name, mode)?.median;
-                let of_mode = payload.cells.iter().filter(|cell| cell.mode == mode);
-                let best = of_mode.map(|cell| cell.megabytes_per_second.median).fold(0.0, f64::max);
-                Some(own / best)
-            })
-            .collect()
-    };
-    let rank = |name: &&str| {
-        let shares = shares(name);
+    let rank = |shares: &[f64]| {
         let wins = shares.iter().filter(|share| **share >= 1.0).count() as f64;
         let mean = shares.iter().map(|share| share.ln()).sum::<f64>() / shares.len().max(1) as f64;
         (-wins, -mean)
     };
-    names.sort_by(|a, b| {
-        let (a, b) = (rank(a), rank(b));
+    shares.sort_by(|a, b| {
+        let (a, b) = (rank(&a.1), rank(&b.1));
         a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
     });
-    names
+    shares.into_iter().map(|(name, _)| name).collect()
 }
 
 fn speed<'a>(payload: &'a Payload, method: &str, mode: Mode) -> Option<&'a Spread> {

@@ -19,7 +19,6 @@ use self::plot::side_by_side;
 use super::verdict::verdicts;
 use super::{Results, number};
 use crate::bench::report::{EmptyCall, Report, Section};
-use crate::bench::session::Mode;
 use crate::bench::stats::Spread;
 
 pub(in crate::bench) fn write(output: &mut impl Write, results: &Results<'_>) -> io::Result<()> {
@@ -62,24 +61,15 @@ fn page(results: &Results<'_>) -> Markup {
 }
 
 fn sizes(report: &Report) -> Markup {
-    let plots: Vec<Markup> = report
-        .sections
-        .iter()
-        .enumerate()
-        .flat_map(|(index, section)| {
-            [Mode::Direct, Mode::Threads].into_iter().filter_map(move |mode| {
-                lines::draw(section, mode, format!("sizes-{index}-{}", mode.name()))
-            })
-        })
-        .collect();
+    let plots = lines::plots(report);
     html! {
         @if !plots.is_empty() {
             section id="sizes" {
                 h2 { "How it grows: MB/s by the size of the payload" }
-                div class="panels" { @for plot in plots { (plot) } }
+                (side_by_side(&plots))
                 p class="note" {
                     "Both axes are logarithmic: a straight line up is a cost for each call, a \
-                     level one a cost for each byte. The methods that win somewhere, and then \
+                     level one a cost for each byte. The methods that win most often, and then \
                      those nearest to the winner, stand out, with min to max as upright lines; \
                      the dashed lines are the limits for that size. A size that is not marked was \
                      not measured."
