@@ -85,8 +85,8 @@ pub(crate) fn judge(spins_us: &[f64]) -> Result<Vec<Option<String>>, usize> {
 /// What to say of rounds of which most moved.
 pub(crate) fn unsteady(placement: &str, moved: usize, rounds: usize) -> String {
     format!(
-        "{placement}: the spin round trip moved in {moved} of {rounds} rounds, so none was \
-         dropped: the machine changes its ways while this runs; run again, or longer"
+        "The spin round trip of {placement} moved in {moved} of {rounds} rounds, so none was \
+         dropped: the machine changes its ways while this runs; run again, or longer."
     )
 }
 
@@ -95,8 +95,8 @@ pub(crate) fn busy_machine(foreign_cpus: &[f64]) -> Option<String> {
     let middle = median(foreign_cpus);
     (middle > FOREIGN_CPUS_MAX).then(|| {
         format!(
-            "other programs used {middle:.2} CPUs while this ran: run again when the machine is \
-             quiet"
+            "Other programs used {middle:.2} CPUs while this ran: run again when the machine is \
+             quiet."
         )
     })
 }

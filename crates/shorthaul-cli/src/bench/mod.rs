@@ -1,6 +1,7 @@
 //! `shorthaul bench`: which way is fastest here, and why. Also the other process of a bench, which
 //! the first one starts.
 
+mod compare;
 mod export;
 mod flags;
 mod hygiene;
@@ -8,12 +9,14 @@ mod limits;
 mod machine;
 mod measure;
 mod method;
+mod output;
 mod ping_pong;
 mod plan;
 mod process;
 mod progress;
 mod report;
 mod runner;
+mod saved;
 mod server;
 mod session;
 mod stats;
@@ -21,16 +24,15 @@ mod summary;
 mod twin;
 mod work;
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
-use clap::{Args, Subcommand, ValueEnum};
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
 use shorthaul::placement::Placement;
 
 use self::method::{Methods, parse_methods};
+use self::output::OutputArgs;
 pub(crate) use self::ping_pong::{PongArgs, pong};
 use self::plan::{Plan, parse_payload};
 use self::progress::Progress;
@@ -54,6 +56,8 @@ pub(crate) struct BenchArgs {
 enum Which {
     /// Calls with bulk answers, by every method and thread placement (the default).
     Rpc(RpcArgs),
+    /// Write a saved result in another form, or compare two, without measuring.
+    Report(ReportArgs),
 }
 
 /// What the bench of calls takes.
@@ -97,35 +101,30 @@ pub(crate) struct RpcArgs {
     #[arg(long)]
     baseline: bool,
 
-    /// How the result is written.
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
-
-    /// Write the result to a file instead, as JSON if its name ends so. May be given several times.
-    #[arg(long, value_name = "FILE")]
-    output: Vec<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
-/// The form of a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For people.
-    Table,
-    /// The layout of the original measurement: four threads, MB/sec.
-    Seed,
-    /// Everything, for programs.
-    Json,
+/// What writing a saved result takes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// A result that `--output FILE.json` has kept.
+    #[arg(value_name = "FILE.json")]
+    saved: PathBuf,
+
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Runs a bench and writes its result.
 pub(crate) fn run(args: BenchArgs) -> Result<()> {
     let args = match args.which {
+        Some(Which::Report(args)) => return rewrite(&args),
         Some(Which::Rpc(args)) => args,
         None => args.rpc,
     };
     let plan = Plan::new(&args)?;
-    // Before the work: a result that can't be written is found out too late else.
-    let outputs = args.output.iter().map(create).collect::<Result<Vec<_>>>()?;
+    let outputs = args.output.prepare()?;
     let began = Instant::now();
     let Findings { sections, warnings } = runner::run(&plan, &Progress::new())?;
     let rounds = sections.iter().flat_map(|section| &section.rounds);
@@ -143,17 +142,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<()> {
         warnings,
         sections,
     };
-    for (file, path) in &outputs {
-        let is_json = path.extension().is_some_and(|extension| extension == "json");
-        let format = if is_json { Format::Json } else { args.format };
-        write(format, &report, file).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    if outputs.is_empty() {
-        match write(args.format, &report, io::stdout().lock()) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-            other => other.context("cannot write to standard output")?,
-        }
-    }
+    outputs.write(&report)?;
     if !plan.is_possible() {
         bail!("this machine can do none of the placements asked for; see `shorthaul topology`");
     }
@@ -164,18 +153,8 @@ fn in_flight_range() -> clap::builder::RangedI64ValueParser<u8> {
     clap::value_parser!(u8).range(1..=64)
 }
 
-fn create(path: &PathBuf) -> Result<(File, &PathBuf)> {
-    let file = File::create(path)
-        .with_context(|| format!("cannot create {}; give another --output", path.display()))?;
-    Ok((file, path))
-}
-
-fn write(format: Format, report: &Report, target: impl Write) -> io::Result<()> {
-    let mut output = BufWriter::new(target);
-    match format {
-        Format::Table => export::table::write(&mut output, report)?,
-        Format::Seed => export::seed::write(&mut output, report)?,
-        Format::Json => export::json::write(&mut output, report)?,
-    }
-    output.flush()
+/// Writes a saved result in another form.
+fn rewrite(args: &ReportArgs) -> Result<()> {
+    let report = saved::read(&args.saved)?;
+    args.output.prepare()?.write(&report)
 }

@@ -68,8 +68,8 @@ impl Plan {
     pub(crate) fn why_no_direct_rows(&self) -> Option<String> {
         (self.in_flight > 1).then(|| {
             format!(
-                "with --in-flight {} there are no rows in direct mode: a direct client makes one \
-                 call at a time",
+                "With --in-flight {} there are no rows in direct mode: a direct client makes one \
+                 call at a time.",
                 self.in_flight
             )
         })

@@ -166,13 +166,43 @@ impl Threads {
             worker: thread(&assignment.worker),
         }
     }
+
+    pub(crate) fn cpus(&self) -> [u32; 4] {
+        [self.client.cpu, self.client_reactor.cpu, self.server_reactor.cpu, self.worker.cpu]
+    }
+}
+
+impl Section {
+    /// Rounds that the spreads of this placement are of.
+    pub(crate) fn rounds_counted(&self, report: &Report) -> usize {
+        match self.rounds.len() {
+            // A result from before rounds were kept: none was dropped then.
+            0 => report.rounds,
+            _ => self.rounds.iter().filter(|round| round.dropped.is_none()).count(),
+        }
+    }
+}
+
+impl Cell {
+    /// Whether its payloads go to the server.
+    pub(crate) fn is_put(&self) -> bool {
+        self.method.starts_with("put(")
+    }
 }
 
 impl Payload {
-    /// The fastest cell.
+    /// The fastest cell, of those that bring a payload to the client if there are any: what goes the
+    /// other way is another task.
     pub(crate) fn best(&self) -> Option<&Cell> {
-        let time = |cell: &&Cell| cell.microseconds_per_call.median;
-        self.cells.iter().min_by(|a, b| time(a).total_cmp(&time(b)))
+        let time = |cell: &Cell| cell.microseconds_per_call.median;
+        self.cells
+            .iter()
+            .min_by(|a, b| a.is_put().cmp(&b.is_put()).then(time(a).total_cmp(&time(b))))
+    }
+
+    /// What the method of `cell` does without the RPC.
+    pub(crate) fn twin(&self, cell: &Cell) -> Option<&Twin> {
+        self.twins.iter().find(|twin| twin.method == cell.method)
     }
 
     pub(crate) fn cell(&self, method: &Method, mode: Mode) -> Option<&Cell> {

@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn where_most_rounds_moved_all_count_and_it_is_said() {
         let (section, warning) = summed_up(&[1.0, 2.0, 4.0, 8.0].map(|spin| round(spin, 1000.0)));
-        assert!(warning.unwrap().starts_with("all-same-core: "));
+        assert!(warning.unwrap().contains("all-same-core"));
         assert!(section.rounds.iter().all(|round| round.dropped.is_none()));
         assert_eq!(section.payloads[0].cells[0].calls, 4);
     }

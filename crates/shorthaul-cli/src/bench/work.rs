@@ -35,6 +35,25 @@ pub(crate) enum Consume {
     All,
 }
 
+impl Source {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Fill => "fill",
+            Self::Warm => "warm",
+        }
+    }
+
+    /// What is printed beside every table.
+    pub(crate) fn description(self) -> &'static str {
+        match self {
+            Self::Fill => {
+                "one pass of stores of a byte that changes per call: the fastest write there is"
+            }
+            Self::Warm => "a copy from a warm source, of other bytes on each call",
+        }
+    }
+}
+
 impl Consume {
     /// Reads one byte of every so many; none if nothing is read.
     pub(crate) fn stride(self) -> Option<usize> {
@@ -51,6 +70,14 @@ impl Consume {
             0 => Self::None,
             1 => Self::Sample,
             _ => Self::All,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Sample => "sample",
+            Self::All => "all",
         }
     }
 

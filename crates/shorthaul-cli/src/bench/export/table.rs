@@ -4,34 +4,18 @@ use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::verdict;
+use super::columns::{self, Column, Value};
+use super::{JUDGING, Results, counts, origin, percent, verdict};
+use crate::bench::compare::{Change, Comparison, Kind};
 use crate::bench::method::{LEGEND, LEGEND_MORE};
 use crate::bench::plan::format_bytes;
-use crate::bench::report::{Cell, Cost, EmptyCall, Latency, Payload, Report, Section, Threads};
+use crate::bench::report::{Cell, EmptyCall, Payload, Report, Section, Threads};
 use crate::bench::session::Mode;
 use crate::bench::stats::Spread;
-use crate::bench::work::Source;
 
-pub(in crate::bench) fn write(output: &mut impl Write, report: &Report) -> io::Result<()> {
-    writeln!(output, "{}", report.machine)?;
-    writeln!(
-        output,
-        "shorthaul {} bench, {}; {} rounds in {:.0} s ({} dropped); medians (min–max); MB are 10^6 \
-         bytes",
-        report.version, report.date, report.rounds, report.seconds, report.rounds_dropped
-    )?;
-    writeln!(output, "command: shorthaul {}", report.command_line)?;
-    let source = match report.source {
-        Source::Fill => {
-            "one pass of stores of a byte that changes per call: the fastest write there is"
-        }
-        Source::Warm => "a copy from a warm source, of other bytes on each call",
-    };
-    let (consume, in_flight) = (report.consume.description(), report.in_flight);
-    writeln!(output, "writer: {source}; {consume}; calls in flight: {in_flight}\n")?;
-    for warning in &report.warnings {
-        writeln!(output, "Warning: {warning}.\n")?;
-    }
+pub(in crate::bench) fn write(output: &mut impl Write, results: &Results<'_>) -> io::Result<()> {
+    let &Results { report, comparison } = results;
+    write_head(output, report)?;
     writeln!(output, "{LEGEND}\nBeside the original's methods:\n{LEGEND_MORE}\n{MODES}")?;
     for section in &report.sections {
         write_section(output, section)?;
@@ -39,7 +23,34 @@ pub(in crate::bench) fn write(output: &mut impl Write, report: &Report) -> io::R
     for sentence in verdict::sentences(report) {
         writeln!(output, "{sentence}")?;
     }
-    Ok(())
+    match comparison {
+        Some(comparison) => write_comparison(output, comparison),
+        None => Ok(()),
+    }
+}
+
+fn write_head(output: &mut impl Write, report: &Report) -> io::Result<()> {
+    writeln!(output, "{}", report.machine)?;
+    let dropped = match report.rounds_dropped {
+        0 => String::new(),
+        count => format!(" ({count} dropped)"),
+    };
+    writeln!(
+        output,
+        "shorthaul {} bench, {}; {} rounds{dropped} in {:.0} s; medians (min–max); \
+         MB are 10^6 bytes",
+        report.version, report.date, report.rounds, report.seconds
+    )?;
+    writeln!(output, "command: shorthaul {}", report.command_line)?;
+    let (source, reader) = (report.source.description(), report.consume.description());
+    writeln!(output, "writer: {source}; {reader}")?;
+    if report.in_flight != 1 {
+        writeln!(output, "calls in flight: {}", report.in_flight)?;
+    }
+    for warning in &report.warnings {
+        writeln!(output, "WARNING: {warning}")?;
+    }
+    writeln!(output)
 }
 
 fn write_section(output: &mut impl Write, section: &Section) -> io::Result<()> {
@@ -47,10 +58,13 @@ fn write_section(output: &mut impl Write, section: &Section) -> io::Result<()> {
     if let Some(why_not) = &section.why_not {
         return writeln!(output, "This machine can't do it: {why_not}\n");
     }
+    write_rounds(output, section)?;
     if let Some(empty) = &section.empty_call {
         write_empty_call(output, empty)?;
     }
-    write_rounds(output, section)?;
+    if let Some(Spread { median, min, max }) = section.harness_ns {
+        writeln!(output, "The harness itself: {median:.0} ns a call ({min:.0}–{max:.0})")?;
+    }
     let Some(threads) = &section.threads else {
         return Ok(());
     };
@@ -61,21 +75,23 @@ fn write_section(output: &mut impl Write, section: &Section) -> io::Result<()> {
     Ok(())
 }
 
-/// How the machine was: one figure a round, for it has modes.
+/// The spin round trip of each round; a round in brackets doesn't count.
 fn write_rounds(output: &mut impl Write, section: &Section) -> io::Result<()> {
-    if let Some(harness) = &section.harness_ns {
-        let Spread { median, min, max } = harness;
-        writeln!(output, "The bench itself: {median:.0} ns a call ({min:.0}–{max:.0})")?;
-    }
     if section.rounds.is_empty() {
         return Ok(());
     }
-    let spins = section.rounds.iter().map(|round| {
-        let mark = if round.dropped.is_some() { " (dropped)" } else { "" };
-        format!("{:.2}{mark}", round.spin_us)
+    let trips = section.rounds.iter().map(|round| match &round.dropped {
+        None => format!("{:.2}", round.spin_us),
+        Some(_) => format!("[{:.2}]", round.spin_us),
     });
-    let spins = spins.collect::<Vec<_>>().join(", ");
-    writeln!(output, "Spin round trip at the start of each round, µs: {spins}")
+    let trips = trips.collect::<Vec<_>>().join(" ");
+    writeln!(output, "Spin round trip in each round, µs; [dropped]: {trips}")?;
+    for (index, round) in section.rounds.iter().enumerate() {
+        if let Some(why) = &round.dropped {
+            writeln!(output, "Round {} doesn't count: {why}", index + 1)?;
+        }
+    }
+    Ok(())
 }
 
 fn write_empty_call(output: &mut impl Write, empty: &EmptyCall) -> io::Result<()> {
@@ -99,84 +115,105 @@ fn write_limits(output: &mut impl Write, payload: &Payload) -> io::Result<()> {
 }
 
 fn table(payload: &Payload, threads: &Threads) -> Table {
+    let columns: Vec<&Column> = columns::of(payload).into_iter().filter(is_shown).collect();
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header([
-        "method",
-        "client",
-        "c-rx",
-        "s-rx",
-        "worker",
-        "MB/s",
-        "(min–max)",
-        "of limit",
-        "of hand-over",
-        "of twin",
-        "µs/call",
-        "p50",
-        "p99",
-        "CPU-s/GB",
-        "ctx/call",
-        "faults/call",
-    ]);
+    let names = columns.iter().map(|column| column.name);
+    table.set_header(["method", "client", "c-rx", "s-rx", "worker"].into_iter().chain(names));
     for mode in Mode::ALL {
         for cell in payload.cells.iter().filter(|cell| cell.mode == mode) {
-            table.add_row(row(cell, threads));
+            let values = columns.iter().map(|column| {
+                let value = (column.of)(payload, cell);
+                value.as_ref().map_or_else(|| "-".to_owned(), Value::plain)
+            });
+            table.add_row(places(cell, threads).into_iter().chain(values));
         }
     }
     for (index, column) in table.column_iter_mut().enumerate() {
         let is_place = (1..=4).contains(&index);
-        column.set_cell_alignment(if is_place {
-            CellAlignment::Left
-        } else {
-            CellAlignment::Right
-        });
+        let is_text = is_place || index.checked_sub(5).is_some_and(|i| columns[i].name == "lane");
+        column.set_cell_alignment(if is_text { CellAlignment::Left } else { CellAlignment::Right });
         column.set_padding((0, 1));
     }
     table
 }
 
-fn row(cell: &Cell, threads: &Threads) -> [String; 16] {
+fn is_shown(column: &&Column) -> bool {
+    !column.is_detail
+}
+
+fn places(cell: &Cell, threads: &Threads) -> [String; 5] {
     let is_direct = cell.mode == Mode::Direct;
     let unless_direct = |place: &str| {
         if is_direct { "-".to_owned() } else { place.to_owned() }
     };
-    let Spread { median, min, max } = cell.megabytes_per_second;
-    let latency = |value: fn(&Latency) -> f64| number(cell.latency.as_ref().map(value), 1);
-    let cost = |value: fn(&Cost) -> f64| number(cell.cost.as_ref().map(value), 2);
-    let cpu = cell.cost.and_then(|cost| cost.cpu_seconds_per_gb);
     [
-        cell.method.to_owned(),
+        cell.method.clone(),
         threads.client.place.clone(),
         unless_direct(&threads.client_reactor.place),
         if is_direct { &threads.worker.place } else { &threads.server_reactor.place }.clone(),
         unless_direct(&threads.worker.place),
-        format!("{median:.1}"),
-        format!("({min:.0}–{max:.0})"),
-        share(cell.of_speed_limit.as_ref()),
-        share(cell.of_hand_over_limit.as_ref()),
-        share(cell.of_twin.as_ref()),
-        format!("{:.1}", cell.microseconds_per_call.median),
-        latency(|latency| latency.p50_us),
-        latency(|latency| latency.p99_us),
-        number(cpu.map(|cpu| cpu.median), 3),
-        cost(|cost| cost.context_switches_per_call),
-        cost(|cost| cost.page_faults_per_call),
     ]
 }
 
-fn number(value: Option<f64>, digits: usize) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+fn write_comparison(output: &mut impl Write, comparison: &Comparison) -> io::Result<()> {
+    writeln!(output, "\n# Compared with {}", origin(comparison))?;
+    for caution in &comparison.cautions {
+        writeln!(output, "WARNING: {caution}")?;
+    }
+    writeln!(output, "{}\n{JUDGING}\n", counts(comparison))?;
+    let changes = comparison.beyond_noise();
+    if changes.is_empty() {
+        return writeln!(output, "Nothing changed beyond the noise.");
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(CHANGES);
+    for change in changes {
+        table.add_row(changed(change));
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_cell_alignment(if (4..=6).contains(&index) {
+            CellAlignment::Right
+        } else {
+            CellAlignment::Left
+        });
+        column.set_padding((0, 2));
+    }
+    writeln!(output, "{table}")
 }
 
-fn share(spread: Option<&Spread>) -> String {
-    spread.map_or_else(|| "-".to_owned(), |spread| format!("{:.1} %", spread.median * 100.0))
+fn changed(change: &Change) -> [String; 8] {
+    let median = |spread: &Option<Spread>| {
+        spread.map_or_else(
+            || "-".to_owned(),
+            |spread| format!("{:.1} {}", spread.median, change.unit),
+        )
+    };
+    [
+        change.placement.clone(),
+        format_bytes(change.bytes),
+        change.method.clone(),
+        change.mode.name().to_owned(),
+        median(&change.old),
+        median(&change.new),
+        percent(change),
+        match change.kind {
+            Kind::Faster | Kind::Slower => change.kind.name().to_owned(),
+            // In brackets: it isn't the program's doing.
+            kind => format!("({})", kind.name()),
+        },
+    ]
 }
 
 fn gigabytes(spread: &Spread) -> String {
     let Spread { median, min, max } = spread;
-    format!("{:.1} GB/s ({:.1}–{:.1})", median / 1e3, min / 1e3, max / 1e3)
+    // Slow ones too must say something.
+    let digits = if *median < 1e3 { 3 } else { 1 };
+    format!("{:.digits$} GB/s ({:.digits$}–{:.digits$})", median / 1e3, min / 1e3, max / 1e3)
 }
+
+const CHANGES: [&str; 8] = ["placement", "payload", "method", "mode", "old", "new", "change", ""];
 
 /// What this bench adds to the original's legend.
 const MODES: &str = "\

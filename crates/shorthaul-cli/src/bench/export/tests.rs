@@ -1,141 +1,127 @@
 //! The forms of a report, with invented figures: what is printed is what lies in `golden/`. After a
 //! change that is meant, run the tests once with UPDATE_GOLDEN=1 and read the difference.
 
+use std::io;
 use std::path::Path;
 
-use super::{json, seed, table};
-use crate::bench::machine::Machine;
-use crate::bench::report::{
-    Cell, Cost, EmptyCall, Latency, Payload, Report, Round, Section, Thread, Threads, Twin,
-};
-use crate::bench::session::Mode;
-use crate::bench::stats::Spread;
-use crate::bench::work::{Consume, Source};
+use super::{Results, csv, html, invented, json, markdown, seed, table};
+use crate::bench::compare::Comparison;
+use crate::bench::report::Report;
 
 #[test]
 fn table_is_golden() {
-    check("table.txt", |output| table::write(output, &report()));
+    check("table.txt", &alone(table::write));
 }
 
 #[test]
 fn seed_is_golden() {
-    check("seed.txt", |output| seed::write(output, &report()));
+    check("seed.txt", &alone(|output, results| seed::write(output, results.report)));
 }
 
 #[test]
 fn json_is_golden() {
-    check("json.txt", |output| json::write(output, &report()));
+    let written = alone(json::write);
+    check("json.txt", &written);
+    let read: Report = serde_json::from_str(&written).unwrap();
+    let again = with(json::write, &read, None);
+    assert_eq!(again, written, "what is read back is what was written");
 }
 
-fn check(name: &str, write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) {
+#[test]
+fn csv_is_golden() {
+    check("csv.csv", &alone(csv::write));
+}
+
+#[test]
+fn markdown_is_golden() {
+    check("markdown.md", &alone(markdown::write));
+}
+
+#[test]
+fn html_is_golden() {
+    check("html.html", &alone(html::write));
+}
+
+#[test]
+fn comparisons_are_golden() {
+    check("compare-table.txt", &tail(&compared(table::write), "\n# Compared"));
+    check("compare-json.txt", &tail(&compared(json::write), "\n  \"comparison\""));
+    check("compare-markdown.md", &compared(markdown::write));
+    check("compare-csv.csv", &compared(csv::write));
+    check("compare-html.html", &compared(html::write));
+}
+
+#[test]
+fn a_report_with_a_comparison_is_read_back() {
+    serde_json::from_str::<Report>(&compared(json::write)).unwrap();
+}
+
+/// Whatever a file says, a page or an issue shows it as text.
+#[test]
+fn nothing_in_a_report_becomes_markup() {
+    let evil = "<img src=x onerror=alert(1)>\"'&|`*\n";
+    let mut report = invented::report();
+    report.machine.cpu = evil.into();
+    report.command_line = evil.into();
+    report.date = evil.into();
+    report.version = evil.into();
+    report.warnings = vec![evil.into()];
+    for section in &mut report.sections {
+        section.placement += evil;
+        section.why_not = section.why_not.as_ref().map(|_| evil.into());
+        for thread in section.threads.iter_mut() {
+            thread.client.place = evil.into();
+        }
+        for round in &mut section.rounds {
+            round.dropped = Some(evil.into());
+        }
+        for payload in &mut section.payloads {
+            for cell in &mut payload.cells {
+                cell.method += evil;
+                cell.lane = Some(evil.into());
+            }
+        }
+    }
+    let comparison = Comparison::new(&invented::report(), &report);
+    let page = with(html::write, &report, Some(&comparison));
+    assert!(page.contains("&lt;img") && !page.contains("<img"));
+    let page = with(markdown::write, &report, Some(&comparison));
+    let is_code = |line: &&str| line.starts_with("    ");
+    let outside = page.lines().filter(|line| !is_code(line)).collect::<String>();
+    // Between backticks everything is text; what is left must be escaped.
+    let prose = outside.replace("\\`", "").split('`').step_by(2).collect::<String>();
+    assert!(outside.contains("&lt;img") && !prose.contains("<img"), "{prose}");
+}
+
+fn alone(write: impl Fn(&mut Vec<u8>, &Results<'_>) -> io::Result<()>) -> String {
+    with(write, &invented::report(), None)
+}
+
+fn compared(write: impl Fn(&mut Vec<u8>, &Results<'_>) -> io::Result<()>) -> String {
+    let (old, new) = (invented::report(), invented::later());
+    with(write, &new, Some(&Comparison::new(&old, &new)))
+}
+
+fn with(
+    write: impl Fn(&mut Vec<u8>, &Results<'_>) -> io::Result<()>,
+    report: &Report,
+    comparison: Option<&Comparison>,
+) -> String {
     let mut written = Vec::new();
-    write(&mut written).unwrap();
-    let written = String::from_utf8(written).unwrap();
+    write(&mut written, &Results { report, comparison }).unwrap();
+    String::from_utf8(written).unwrap()
+}
+
+/// From `begin` on: what is before it lies in another golden file.
+fn tail(written: &str, begin: &str) -> String {
+    written[written.find(begin).unwrap()..].trim_start().to_owned()
+}
+
+fn check(name: &str, written: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bench/export/golden");
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::write(folder.join(name), &written).unwrap();
+        std::fs::write(folder.join(name), written).unwrap();
     }
     let golden = std::fs::read_to_string(folder.join(name)).unwrap();
     assert!(written == golden, "{name} is written otherwise:\n{written}");
-}
-
-fn report() -> Report {
-    Report {
-        machine: Machine {
-            cpu: "Abacus 9".into(),
-            cpus: 2,
-            kernel: "6.18.0".into(),
-            governor: None,
-            shmem_huge_pages: Some("never".into()),
-            mitigations: vec!["spectre_v2".into()],
-        },
-        command_line: "bench".into(),
-        date: "2026-01-01 00:00 UTC".into(),
-        version: "0.1.0".into(),
-        source: Source::Fill,
-        consume: Consume::Sample,
-        rounds: 7,
-        rounds_dropped: 1,
-        in_flight: 1,
-        seconds: 45.2,
-        warnings: vec!["other programs used 0.31 CPUs while this ran: run again".into()],
-        sections: vec![section(), impossible()],
-    }
-}
-
-fn section() -> Section {
-    let thread = |cpu: u32| Thread { place: format!("S0C{cpu}T0"), cpu };
-    Section {
-        placement: "client-server-cross-core".into(),
-        why_not: None,
-        threads: Some(Threads {
-            client: thread(0),
-            client_reactor: thread(0),
-            server_reactor: thread(1),
-            worker: thread(1),
-        }),
-        empty_call: Some(EmptyCall {
-            ping_pong_us: around(12.0),
-            direct_us: around(15.0),
-            threads_us: around(36.0),
-            direct_ratio: around(1.25),
-        }),
-        rounds: [None, Some("the spin round trip took 0.90 µs".into())]
-            .map(|dropped| Round { spin_us: 0.3, foreign_cpus: 0.31, dropped })
-            .into(),
-        harness_ns: Some(around(50.0)),
-        payloads: vec![Payload {
-            bytes: 1 << 20,
-            speed_limit: around(50_000.0),
-            hand_over_limit: around(40_000.0),
-            twins: vec![Twin {
-                method: "sidecar".into(),
-                megabytes_per_second: around(5_500.0),
-                microseconds_per_call: around(190.7),
-            }],
-            cells: Mode::ALL.into_iter().flat_map(cells).collect(),
-        }],
-    }
-}
-
-fn cells(mode: Mode) -> [Cell; 2] {
-    let cell = |method: &str, speed: f64, mappings_reused| Cell {
-        method: method.into(),
-        mode,
-        megabytes_per_second: around(speed),
-        microseconds_per_call: around(1048.576 / speed * 1e3),
-        of_speed_limit: Some(around(speed / 50_000.0)),
-        of_hand_over_limit: Some(around(speed / 40_000.0)),
-        of_twin: (method == "sidecar").then(|| around(speed / 5_500.0)),
-        latency: Some(Latency { p50_us: 1000.0 / speed, p99_us: 3000.0 / speed }),
-        cost: Some(Cost {
-            cpu_seconds_per_gb: Some(around(0.4)),
-            context_switches_per_call: 4.0,
-            page_faults_per_call: 0.02,
-        }),
-        lane: Some("fill(map)".into()),
-        calls: 1000,
-        mappings_reused,
-    };
-    let factor = if mode == Mode::Direct { 2.0 } else { 1.0 };
-    [
-        cell("fd(s-mmap,c-reuse,s-reuse)", 10_000.0 * factor, 999),
-        cell("sidecar", 2_500.0 * factor, 0),
-    ]
-}
-
-fn impossible() -> Section {
-    Section {
-        placement: "client-server-cross-socket".into(),
-        why_not: Some("needs two packages; this machine has 1".into()),
-        threads: None,
-        empty_call: None,
-        rounds: Vec::new(),
-        harness_ns: None,
-        payloads: Vec::new(),
-    }
-}
-
-fn around(median: f64) -> Spread {
-    Spread { median, min: median * 0.9, max: median * 1.1 }
 }

@@ -1,0 +1,249 @@
+//! Where a result goes, and in which form.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+use tempfile::NamedTempFile;
+
+use super::compare::Comparison;
+use super::export::{self, Results};
+use super::report::Report;
+use super::saved;
+
+/// What is said about the result on the command line.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct OutputArgs {
+    /// How the result is written.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+
+    /// Write the result to a file instead. A name that ends with .json, .csv, .md or .html gets
+    /// that form, any other the one of --format. May be given several times.
+    #[arg(long, value_name = "FILE")]
+    output: Vec<PathBuf>,
+
+    /// Also say what changed since an earlier result, beyond the noise.
+    #[arg(long, value_name = "OLD.json")]
+    compare: Option<PathBuf>,
+}
+
+/// The form of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people.
+    Table,
+    /// The layout of the original measurement: four threads, MB/sec.
+    Seed,
+    /// Everything, for programs.
+    Json,
+    /// For spreadsheets: a line for each cell.
+    Csv,
+    /// To paste into an issue.
+    Markdown,
+    /// A page with plots, in one file.
+    Html,
+}
+
+/// Places that are known to take a result, and what it is to be compared with.
+pub(crate) struct Outputs {
+    format: Format,
+    targets: Vec<(PathBuf, Target)>,
+    old: Option<Report>,
+}
+
+impl OutputArgs {
+    /// Checks all before the work: what can't be read or written is found out too late else.
+    pub(crate) fn prepare(&self) -> Result<Outputs> {
+        let old = self.compare.as_deref().map(saved::read).transpose()?;
+        let targets = self.output.iter().map(|path| Ok((path.clone(), Target::prepare(path)?)));
+        let targets = targets.collect::<Result<Vec<_>>>()?;
+        let has_seed = match &targets[..] {
+            [] => self.format == Format::Seed,
+            _ => targets.iter().any(|(path, _)| self.format.of(path) == Format::Seed),
+        };
+        ensure!(
+            !(has_seed && old.is_some()),
+            "--format seed has no place for a comparison; leave out --compare, or take table"
+        );
+        Ok(Outputs { format: self.format, targets, old })
+    }
+}
+
+impl Outputs {
+    /// Writes the result to all its places.
+    pub(crate) fn write(self, report: &Report) -> Result<()> {
+        let comparison = self.old.as_ref().map(|old| Comparison::new(old, report));
+        let results = Results { report, comparison: comparison.as_ref() };
+        if self.targets.is_empty() {
+            let text = self.format.render(&results)?;
+            return match write_whole(io::stdout().lock(), &text) {
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+                other => other.context("cannot write to standard output"),
+            };
+        }
+        for (path, target) in self.targets {
+            let text = self.format.of(&path).render(&results)?;
+            target.write(&text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Format {
+    /// The form for a file.
+    fn of(self, path: &Path) -> Self {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("json") => Self::Json,
+            Some("csv") => Self::Csv,
+            Some("md") => Self::Markdown,
+            Some("html") => Self::Html,
+            _ => self,
+        }
+    }
+
+    fn render(self, results: &Results<'_>) -> io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        match self {
+            Self::Table => export::table::write(&mut text, results)?,
+            Self::Seed => export::seed::write(&mut text, results.report)?,
+            Self::Json => export::json::write(&mut text, results)?,
+            Self::Csv => export::csv::write(&mut text, results)?,
+            Self::Markdown => export::markdown::write(&mut text, results)?,
+            Self::Html => export::html::write(&mut text, results)?,
+        }
+        Ok(text)
+    }
+}
+
+/// A place for a result. What is there stays until the result is whole.
+#[derive(Debug)]
+enum Target {
+    /// A file that takes the other's place in one step.
+    Replace(PathBuf),
+    /// A terminal, a pipe, or a file in a folder that takes no other: written through.
+    Through(File),
+}
+
+impl Target {
+    fn prepare(path: &Path) -> Result<Self> {
+        let name = path.display();
+        Self::open(path).with_context(|| format!("cannot write {name}; give another --output"))
+    }
+
+    fn open(path: &Path) -> io::Result<Self> {
+        let existing = match OpenOptions::new().write(true).open(path) {
+            Ok(file) => Some(file),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let Some(file) = existing else {
+            new_beside(path)?;
+            return Ok(Self::Replace(path.to_owned()));
+        };
+        // /dev/stdout may well be a regular file, but whoever holds it open wants to see it grow.
+        let is_of_process = path.starts_with("/dev") || path.starts_with("/proc");
+        if is_of_process || !file.metadata()?.is_file() {
+            return Ok(Self::Through(file));
+        }
+        // A symbolic link stays one: what it names is replaced.
+        let path = fs::canonicalize(path)?;
+        match new_beside(&path) {
+            Ok(_) => Ok(Self::Replace(path)),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(Self::Through(file)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write(self, text: &[u8]) -> Result<()> {
+        match self {
+            Self::Through(file) => {
+                if file.metadata()?.is_file() {
+                    file.set_len(0)?;
+                }
+                write_whole(&file, text)?;
+            }
+            Self::Replace(path) => {
+                let mut file = new_beside(&path)?;
+                write_whole(&mut file, text)?;
+                if let Ok(existing) = fs::metadata(&path) {
+                    file.as_file().set_permissions(existing.permissions())?;
+                }
+                file.persist(&path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A file beside `path` that vanishes unless it is kept.
+fn new_beside(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return Err(ErrorKind::IsADirectory.into()),
+    };
+    // What any new file gets; the umask takes from it.
+    let mode = Permissions::from_mode(0o666);
+    tempfile::Builder::new().prefix(".shorthaul-").permissions(mode).tempfile_in(folder)
+}
+
+fn write_whole(mut target: impl Write, text: &[u8]) -> io::Result<()> {
+    target.write_all(text)?;
+    target.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ending_of_a_name_is_its_form() {
+        for (name, format) in [
+            ("x.json", Format::Json),
+            ("x.csv", Format::Csv),
+            ("x.md", Format::Markdown),
+            ("a.json/x.html", Format::Html),
+            ("x.txt", Format::Seed),
+            ("json", Format::Seed),
+        ] {
+            assert_eq!(Format::Seed.of(Path::new(name)), format, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_file_stays_until_the_result_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("old"), folder.path().join("link"));
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink("old", &link).unwrap();
+        let target = Target::prepare(&link).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing lies about");
+        target.write(b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_said_before() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in [folder.path().to_owned(), folder.path().join("no/file"), "/".into()] {
+            let error = format!("{:#}", Target::prepare(&path).unwrap_err());
+            assert!(error.contains("give another --output"), "{error}");
+        }
+    }
+
+    #[test]
+    fn devices_are_written_through() {
+        let target = Target::prepare(Path::new("/dev/null")).unwrap();
+        assert!(matches!(target, Target::Through(_)));
+        target.write(b"nothing").unwrap();
+    }
+}
