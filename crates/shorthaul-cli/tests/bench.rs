@@ -118,8 +118,8 @@ fn several_calls_in_flight_are_a_matter_of_threads() {
 #[test]
 fn the_table_has_the_costs_and_the_warnings() {
     let one = ["--placements", "all-same-core", "--methods", "sidecar", "--in-flight", "2"];
-    let printed = text(&short(&one).stdout);
-    for expected in ["CPU-s/GB", "ctx/call", "faults/call", "p50", "p99", "of twin"] {
+    let printed = text(&short(&[&one[..], &["--baseline"]].concat()).stdout);
+    for expected in ["CPU-s/GB", "switches/call", "faults/call", "p50 µs", "p99 µs", "of twin"] {
         assert!(printed.contains(expected), "{expected}: {printed}");
     }
     assert!(printed.contains("calls in flight: 2"), "{printed}");
