@@ -223,6 +223,6 @@ Speed limit: one thread on the worker's CPU storing into a warm buffer of that s
 Hand-over limit: two threads passing one warm buffer by a spinning flag (by a futex
 where both share a CPU), with the same reading and no RPC: what the placement allows.
 Bare twin (--baseline): the method's own memory calls and one message each way between
-two processes, no RPC. CPU-s/GB, ctx/call (context switches) and faults/call (page
+two processes, no RPC. CPU-s/GB, switches/call (of contexts) and faults/call (page
 faults): of both processes. p50 and p99: of each call's time, in µs.
 ";
