@@ -115,7 +115,8 @@ impl<D, T> ClientConnection<D, T> {
     /// The next thing that happened.
     pub(crate) fn next_event(&mut self) -> Result<Option<ClientEvent<D, T>>, Violation> {
         loop {
-            if let Some(descriptor) = self.table.refused.pop() {
+            let refused = self.table.refused.pop();
+            if let Some(descriptor) = refused.or_else(|| self.link.assembler.pop_spoiled()) {
                 return Ok(Some(ClientEvent::Discard(descriptor)));
             }
             let is_open = self.link.is_open();

@@ -127,7 +127,8 @@ impl<D, R: Clone> ServerConnection<D, R> {
         now: Instant,
     ) -> Result<Option<ServerEvent<D, R>>, Violation> {
         loop {
-            if let Some(descriptor) = self.table.refused.pop() {
+            let refused = self.table.refused.pop();
+            if let Some(descriptor) = refused.or_else(|| self.link.assembler.pop_spoiled()) {
                 return Ok(Some(ServerEvent::Discard(descriptor)));
             }
             let is_open = self.link.is_open();
