@@ -314,9 +314,10 @@ fn check_answer(room: &Room, reply: &Reply<'_>) -> Result<(Option<Status>, LaneN
         status.bytes_needed = is_size.then_some(reply.payload_bytes);
         return Ok((Some(status), LaneNumber::None));
     }
+    let inline_bytes_max = room.inline_bytes_max();
     let (is_offered, bytes_max) = match reply.lane {
-        LaneNumber::None => (true, 0),
-        LaneNumber::Inline => (true, room.inline_bytes),
+        LaneNumber::None => (reply.payload_bytes == 0, 0),
+        LaneNumber::Inline => (inline_bytes_max > 0, inline_bytes_max),
         LaneNumber::FillMap | LaneNumber::FillWrite => (room.fill != Fill::None, room.fill.bytes()),
         LaneNumber::Sealed => (room.sealed_bytes > 0, room.sealed_bytes),
     };
