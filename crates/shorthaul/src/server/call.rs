@@ -94,12 +94,11 @@ impl InboundCall {
             incoming;
         let fill = fill_target(fill, &mut mapping, account, &shared);
         let upload = Upload { source: source(upload, &mut mapping, account, &shared), parts };
-        let mut target = Target { room, fill, account: Arc::clone(account) };
+        let file_bytes_max = peer.sealed_bytes_max();
+        let mut target = Target { room, fill, file_bytes_max, account: Arc::clone(account) };
         let inline_bytes_max = peer.inline_bytes_max();
         target.room.inline_bytes = target.room.inline_bytes.min(inline_bytes_max);
-        if !peer.takes_sealed() {
-            target.room.sealed_bytes = 0;
-        }
+        target.room.sealed_bytes = target.room.sealed_bytes.min(file_bytes_max);
         let on_reactor = shared.config.inline_handlers;
         let out = None;
         let charged_bytes = 0;
