@@ -211,7 +211,8 @@ impl Out {
 
     /// The parts that were written.
     pub(super) fn parts(&mut self) -> Result<Parts, Status> {
-        if self.ended.is_empty() {
+        // Where there is no payload there are no parts either: the client would hang up.
+        if self.ended.is_empty() || matches!(self.sink, Sink::Nowhere) {
             return Ok(Parts::one(self.written));
         }
         self.ended.push(self.part_start..self.written);
