@@ -147,7 +147,8 @@ fn read_sparse(
             Ok(0) => return Err(too_short(offset, bytes, read)),
             Ok(count) => read += count,
             Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(io::Error::from(error).into()),
+            // Opened for writing only, for instance.
+            Err(error) => return Err(Refusal::from(error).into()),
         }
     }
     Ok(memory)
