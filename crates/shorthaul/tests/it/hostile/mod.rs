@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use shorthaul::{
-    Buffer, Code, DirectClient, InboundCall, Lane, RunningServer, Server, ServerOptions, Status,
+    Buffer, Code, DirectClient, InboundCall, Lane, RunningServer, SealedObject, Server,
+    ServerOptions, Status,
 };
 use tempfile::TempDir;
 
@@ -105,10 +106,7 @@ fn serve(
         }
         "echo" => {
             let response = call.request().to_vec();
-            let payload = call.request_payload().to_vec();
-            if !payload.is_empty() {
-                call.payload(payload.len())?.copy_from(&payload)?;
-            }
+            echo(call)?;
             call.reply(&response)
         }
         "gate" => {
@@ -118,8 +116,44 @@ fn serve(
             waited.expect("the gate is opened");
             call.reply(b"opened")
         }
+        // Looks at its payload only when it is let through.
+        "gate echo" => {
+            arrive.send(()).ok();
+            let waited = opened.lock().unwrap().recv_timeout(PATIENCE);
+            waited.expect("the gate is opened");
+            echo(call)?;
+            call.reply(b"opened")
+        }
+        "no bytes in two parts" => {
+            call.payload(0)?.next_part()?;
+            call.reply(b"")
+        }
+        "object" => {
+            let start = call.request()[0] as usize;
+            let object = SealedObject::copy_of(&pattern(HONEST_BYTES, 1)).unwrap();
+            call.payload_object(&object, start * 64..HONEST_BYTES)?;
+            call.reply(b"")
+        }
         other => Err(Status::new(Code::Unimplemented, format!("no method {other}"))),
     }
+}
+
+/// Answers with the payload of the request, in the same parts.
+fn echo(call: &mut InboundCall) -> Result<(), Status> {
+    let upload = call.upload()?;
+    let parts = upload.parts().clone();
+    let payload = upload.into_slice()?.to_vec();
+    if payload.is_empty() {
+        return Ok(());
+    }
+    let mut out = call.payload(payload.len())?;
+    for (index, part) in parts.iter().enumerate() {
+        if index > 0 {
+            out.next_part()?;
+        }
+        out.copy_from(&payload[part])?;
+    }
+    Ok(())
 }
 
 fn pattern(bytes: usize, seed: u8) -> Vec<u8> {

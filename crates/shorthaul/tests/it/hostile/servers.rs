@@ -152,7 +152,7 @@ fn half_an_answer() {
 #[test]
 fn announcements_over_the_limits() {
     check(Wanted::Inline, "bytes of payload, over the limit", |server, _| {
-        server.send(&raw::header(raw::REPLY, 0, 32, u64::MAX));
+        server.send(&raw::header(raw::REPLY, 0, 40, u64::MAX));
     });
     check(Wanted::Inline, "bytes of body, which is not possible", |server, _| {
         server.send(&raw::header(raw::REPLY, 0, u32::MAX, 0));
@@ -160,8 +160,14 @@ fn announcements_over_the_limits() {
     check(Wanted::Inline, "bytes of body, which is not possible", |server, _| {
         server.send(&raw::header(raw::NOTICE, 0, 8 + 4097, 0));
     });
-    check(Wanted::Inline, "announces 1 descriptors", |server, _| {
-        server.send(&raw::header(raw::REPLY, 1, 32, 0));
+    check(Wanted::Inline, "announces 2 descriptors", |server, _| {
+        server.send(&raw::header(raw::REPLY, 2, 40, 0));
+    });
+    check(Wanted::Inline, "not the 1 descriptors", |server, _| {
+        server.send(&raw::header(raw::REPLY, 1, 40, 0));
+    });
+    check(Wanted::Inline, "announces 39 bytes of body", |server, _| {
+        server.send(&raw::header(raw::REPLY, 0, 39, 0));
     });
 }
 
