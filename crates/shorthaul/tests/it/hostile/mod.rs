@@ -6,14 +6,18 @@ mod descriptor;
 mod framing;
 mod peers;
 mod raw;
+mod sealed_answers;
 mod servers;
+mod uploads;
 
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shorthaul::{
     Buffer, Code, DirectClient, InboundCall, Lane, RunningServer, SealedObject, Server,
     ServerOptions, Status,
@@ -194,6 +198,17 @@ impl Census {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// Runs something while this process can open `count` descriptors and no more. Only for tests that
+/// are [`isolated`].
+fn with_descriptors(count: u64, run: impl FnOnce()) {
+    let limits = getrlimit(Resource::Nofile);
+    // The kernel gives the lowest number that is free.
+    let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(next + count), ..limits }).unwrap();
+    run();
+    setrlimit(Resource::Nofile, limits).unwrap();
 }
 
 /// Waits for something that other threads will have done soon.
