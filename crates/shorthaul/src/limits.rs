@@ -97,8 +97,8 @@ pub(crate) const CALL_COST_BYTES: u64 = 4096;
 /// Mappings of clients' regions that one reactor keeps, unless its server says otherwise: far below
 /// the kernel's vm.max_map_count of 65,530.
 pub const KEPT_MAPPINGS_MAX: usize = 1024;
-/// Sealed answers that are out and looked at for each one that goes out: more than one, so that what
-/// came back is noticed faster than more goes out.
+/// Sealed answers that are out and looked at for each one that goes out: more than one, so that
+/// what came back is noticed faster than more goes out.
 pub(crate) const LENT_LOOKS: usize = 4;
 /// How many are looked at when nothing else happens, and how often.
 pub(crate) const LENT_LOOKS_AT_REST: usize = 1024;

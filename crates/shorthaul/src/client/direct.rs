@@ -63,6 +63,7 @@ impl Home for Released {
 }
 
 /// What came of one step.
+#[allow(clippy::large_enum_variant, reason = "answers are what there is most of")]
 enum Step {
     Answered(u64, Outcome),
     Registered(u64, Result<(), Status>),

@@ -43,6 +43,7 @@ enum Progress {
 
 /// What happened, for the reactor to act on.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "calls are what there is most of")]
 pub(crate) enum ServerEvent<D, R> {
     /// A call to be carried out, and answered by [`ServerConnection::answer`] exactly once.
     Call(IncomingCall<D, R>),
@@ -88,6 +89,9 @@ pub(crate) enum IncomingUpload<D, R> {
     Region(IncomingSpan<R>),
     Sealed { descriptor: D, offset: u64, bytes: u64 },
 }
+
+/// All memory that belongs to a call.
+type Memory<D, R> = (IncomingFill<D, R>, IncomingUpload<D, R>);
 
 /// A part of a region that is registered, known to be inside it; how long it is, the call says.
 #[derive(Debug)]
@@ -274,7 +278,7 @@ impl<D, R: Clone> Table<D, R> {
         call: &Call<'_>,
         descriptors: Option<Claim<D>>,
         payload: Option<PooledMemory>,
-    ) -> Result<(IncomingFill<D, R>, IncomingUpload<D, R>), Status> {
+    ) -> Result<Memory<D, R>, Status> {
         if let Err(status) = self.admit(call).and_then(|()| self.check_memory(call)) {
             self.refuse(descriptors);
             return Err(status);

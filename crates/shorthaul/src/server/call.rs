@@ -138,8 +138,8 @@ impl InboundCall {
     /// The payload of the request, to be read; of no bytes if the client sent none.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the memory that it came in was refused; RESOURCE_EXHAUSTED if it can't be
-    /// mapped. Return it by `?`: it is what the caller should get.
+    /// INVALID_ARGUMENT if the memory that it came in was refused; RESOURCE_EXHAUSTED if it can't
+    /// be mapped. Return it by `?`: it is what the caller should get.
     pub fn upload(&mut self) -> Result<PayloadIn<'_>, Status> {
         let open = self.open_mut().ok_or_else(answered_already)?;
         open.upload.open(&open.shared)?;
