@@ -5,7 +5,7 @@ use std::io;
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use serde::Serialize;
-use shorthaul::Reply;
+use shorthaul::{Lane, Reply};
 use shorthaul_platform::memory::{PrivateMemory, SharedMapping};
 use shorthaul_platform::store::Store;
 
@@ -96,14 +96,17 @@ impl Work {
 
     /// Reads the payload as `consume` says, and checks that it is what this call asked for.
     pub(crate) fn check(&self, reply: &Reply, consume: Consume) -> Result<()> {
+        // Room for no bytes behind the reply is no offer.
+        let takes_none = self.bytes == 0 && self.method.lane() == Lane::Inline;
+        let lane = if takes_none { Lane::None } else { self.method.lane() };
         ensure!(
-            reply.len() == self.bytes && reply.lane() == self.method.lane(),
+            reply.len() == self.bytes && reply.lane() == lane,
             "{}: {} bytes came by {}, not {} by {}",
             self.method,
             reply.len(),
             reply.lane(),
             self.bytes,
-            self.method.lane(),
+            lane,
         );
         if let Some(stride) = consume.stride() {
             let (found, expected) = (reply.sum(stride), self.expected_sum(stride));
