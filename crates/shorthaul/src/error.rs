@@ -134,6 +134,12 @@ pub enum Error {
     #[error("the peer broke the protocol: {0}")]
     PeerMisbehaved(String),
 
+    /// The call was carried out, but the payload of its answer can't be had: this process is out of
+    /// descriptors or memory, or what the server sent is not what was agreed on. The connection
+    /// lives.
+    #[error("the call was carried out, but its payload is lost: {0}")]
+    PayloadLost(String),
+
     /// The other side is not somebody to talk to, or said so of us.
     #[error("refused: {0}")]
     PeerRefused(String),
@@ -169,6 +175,7 @@ impl Error {
                 _ => Code::Unavailable,
             },
             Self::PeerMisbehaved(_) => Code::Internal,
+            Self::PayloadLost(_) => Code::DataLoss,
             Self::PeerRefused(_) => Code::PermissionDenied,
         }
     }

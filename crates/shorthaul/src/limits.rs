@@ -97,10 +97,12 @@ pub(crate) const CALL_COST_BYTES: u64 = 4096;
 /// Mappings of clients' regions that one reactor keeps, unless its server says otherwise: far below
 /// the kernel's vm.max_map_count of 65,530.
 pub const KEPT_MAPPINGS_MAX: usize = 1024;
-/// Sealed answers that are out and looked at for each one that goes out: more than one, so that what
-/// came back is noticed faster than more goes out.
+/// Sealed answers that are out and looked at for each one that goes out: more than one, so that
+/// what came back is noticed faster than more goes out.
 pub(crate) const LENT_LOOKS: usize = 4;
-/// How many are looked at when nothing else happens, and how often.
+/// How many of a user's are looked at when that user is at its limit.
+pub(crate) const LENT_LOOKS_AT_LIMIT: usize = 64;
+/// How many of each user's are looked at when nothing else happens, and how often.
 pub(crate) const LENT_LOOKS_AT_REST: usize = 1024;
 pub(crate) const LENT_REST: Duration = Duration::from_secs(1);
 /// Spare inline memory that a pool keeps.

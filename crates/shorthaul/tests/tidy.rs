@@ -5,11 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The library's modules, lowest first: each may use those before it.
-const LAYERS: [&str; 14] = [
+const LAYERS: [&str; 17] = [
     "error",
     "limits",
+    "parts",
     "payload",
     "wire",
+    "lane",
+    "object",
     "connection",
     "trust",
     "address",

@@ -191,8 +191,8 @@ impl Cell {
 }
 
 impl Payload {
-    /// The fastest cell, of those that bring a payload to the client if there are any: what goes the
-    /// other way is another task.
+    /// The fastest cell, of those that bring a payload to the client if there are any: what goes
+    /// the other way is another task.
     pub(crate) fn best(&self) -> Option<&Cell> {
         let time = |cell: &Cell| cell.microseconds_per_call.median;
         self.cells

@@ -16,7 +16,8 @@ use crate::store::{self, Store};
 ///
 /// The other side may change any byte at any moment, so no reference into it is handed out
 /// (unless somebody vouches for the other side by a [`Trust`]): what goes in and out are stores and
-/// copies that the compiler can't look into, and the kernel's own. Children made by fork(2) don't get the mapping (`MADV_DONTFORK`).
+/// copies that the compiler can't look into, and the kernel's own. Children made by fork(2) don't
+/// get the mapping (`MADV_DONTFORK`).
 ///
 /// All ranges are in bytes; a range outside the mapping panics, as slicing does.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! A call that is being put together: what is asked, what goes with it, where the payload is wanted,
-//! by when.
+//! A call that is being put together: what is asked, what goes with it, where the payload is
+//! wanted, by when.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -81,8 +81,8 @@ impl<'a, T: Transport> Call<'a, T> {
         self
     }
 
-    /// Bulk that goes with the request, by the lane that is best for it: inline if it is small, else
-    /// through a buffer that the client keeps, from the second such call on.
+    /// Bulk that goes with the request, by the lane that is best for it: inline if it is small,
+    /// else through a buffer that the client keeps, from the second such call on.
     pub fn payload(self, payload: &'a [u8]) -> Self {
         self.bulk(Bulk::Auto(payload))
     }

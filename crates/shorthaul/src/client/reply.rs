@@ -265,7 +265,7 @@ impl Reply {
             memory => Ok(memory),
         };
         match opened {
-            Ok(Memory::Lost) => self.fail(Error::LimitReached(
+            Ok(Memory::Lost) => self.fail(Error::PayloadLost(
                 "no descriptor arrived: this process is out of descriptors; close some, or raise \
                  its RLIMIT_NOFILE"
                     .into(),
@@ -309,8 +309,8 @@ fn open_sealed(
             let start = usize::try_from(offset).unwrap_or(usize::MAX);
             match start.checked_add(bytes).filter(|&end| end <= mapping.len()) {
                 Some(end) => Ok(Memory::Sealed(mapping, start..end)),
-                None => Err(Error::PeerMisbehaved(format!(
-                    "its sealed memory has {} bytes, not {bytes} at {offset}",
+                None => Err(Error::PayloadLost(format!(
+                    "the sealed memory has {} bytes, not {bytes} at {offset}",
                     mapping.len()
                 ))),
             }
@@ -322,7 +322,7 @@ fn open_sealed(
         }
         Err(Refused { refusal, descriptor }) => {
             drop_elsewhere(descriptor);
-            Err(Error::PeerMisbehaved(format!("its sealed memory was refused: {refusal}")))
+            Err(Error::PayloadLost(format!("the sealed memory was refused: {refusal}")))
         }
     }
 }
@@ -335,18 +335,21 @@ fn read_sparse(
     common: &Common,
 ) -> Result<Memory, Error> {
     let mut memory = common.pool.take(bytes).map_err(|error| {
-        Error::LimitReached(format!("no memory for a payload of {bytes} bytes: {error}"))
+        Error::PayloadLost(format!("no memory for a payload of {bytes} bytes: {error}"))
     })?;
     let mut read = 0;
     while read < bytes {
         match rustix::io::pread(file, &mut memory[read..], offset.saturating_add(read as u64)) {
             Ok(0) => {
-                let message = format!("its sealed memory ends after {read} of {bytes} bytes");
-                return Err(Error::PeerMisbehaved(message));
+                let message = format!("the sealed memory ends after {read} of {bytes} bytes");
+                return Err(Error::PayloadLost(message));
             }
             Ok(count) => read += count,
             Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(Error::io("can't read sealed memory", error.into())),
+            Err(error) => {
+                let message = format!("the sealed memory can't be read: {error}");
+                return Err(Error::PayloadLost(message));
+            }
         }
     }
     Ok(Memory::Inline(memory))

@@ -29,7 +29,7 @@ pub(super) struct Assembler<D> {
     /// Descriptors that no frame has claimed yet.
     sets: SmallVec<[DescriptorSet<D>; 2]>,
     state: State<D>,
-    /// Descriptors that came with what was refused: closed where the connection is.
+    /// Descriptors that came with what was refused, or without the others of their frame.
     spoiled: Vec<D>,
     /// The body of the frame whose payload is under way or was just completed.
     body: Vec<u8>,
@@ -154,6 +154,12 @@ impl<D> Assembler<D> {
                 Err(error.into())
             }
         }
+    }
+
+    /// A descriptor that arrived without the others of its frame, which has none of them then. To
+    /// be asked for after each frame: the process is out of descriptors.
+    pub(super) fn pop_spoiled(&mut self) -> Option<D> {
+        self.spoiled.pop()
     }
 
     /// Takes out every descriptor that arrived and was not handed on; of use only at the end.

@@ -115,7 +115,8 @@ impl<D, T> ClientConnection<D, T> {
     /// The next thing that happened.
     pub(crate) fn next_event(&mut self) -> Result<Option<ClientEvent<D, T>>, Violation> {
         loop {
-            if let Some(descriptor) = self.table.refused.pop() {
+            let refused = self.table.refused.pop();
+            if let Some(descriptor) = refused.or_else(|| self.link.assembler.pop_spoiled()) {
                 return Ok(Some(ClientEvent::Discard(descriptor)));
             }
             let is_open = self.link.is_open();
@@ -313,9 +314,10 @@ fn check_answer(room: &Room, reply: &Reply<'_>) -> Result<(Option<Status>, LaneN
         status.bytes_needed = is_size.then_some(reply.payload_bytes);
         return Ok((Some(status), LaneNumber::None));
     }
+    let inline_bytes_max = room.inline_bytes_max();
     let (is_offered, bytes_max) = match reply.lane {
-        LaneNumber::None => (true, 0),
-        LaneNumber::Inline => (true, room.inline_bytes),
+        LaneNumber::None => (reply.payload_bytes == 0, 0),
+        LaneNumber::Inline => (inline_bytes_max > 0, inline_bytes_max),
         LaneNumber::FillMap | LaneNumber::FillWrite => (room.fill != Fill::None, room.fill.bytes()),
         LaneNumber::Sealed => (room.sealed_bytes > 0, room.sealed_bytes),
     };

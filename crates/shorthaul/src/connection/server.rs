@@ -90,7 +90,7 @@ pub(crate) enum IncomingUpload<D, R> {
     Sealed { descriptor: D, offset: u64, bytes: u64 },
 }
 
-/// All memory of a call.
+/// All memory that belongs to a call.
 type Memory<D, R> = (IncomingFill<D, R>, IncomingUpload<D, R>);
 
 /// A part of a region that is registered, known to be inside it; how long it is, the call says.
@@ -131,7 +131,8 @@ impl<D, R: Clone> ServerConnection<D, R> {
         now: Instant,
     ) -> Result<Option<ServerEvent<D, R>>, Violation> {
         loop {
-            if let Some(descriptor) = self.table.refused.pop() {
+            let refused = self.table.refused.pop();
+            if let Some(descriptor) = refused.or_else(|| self.link.assembler.pop_spoiled()) {
                 return Ok(Some(ServerEvent::Discard(descriptor)));
             }
             let is_open = self.link.is_open();

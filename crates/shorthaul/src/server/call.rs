@@ -93,13 +93,13 @@ impl InboundCall {
         let IncomingCall { call, deadline, text, method_bytes, room, fill, upload, parts } =
             incoming;
         let fill = fill_target(fill, &mut mapping, account, &shared);
-        let upload = Upload { source: source(upload, &mut mapping, account, &shared), parts };
-        let mut target = Target { room, fill, account: Arc::clone(account) };
+        let source = source(upload, &mut mapping, account, &shared);
+        let upload = Upload { source, parts, account: Arc::clone(account) };
+        let file_bytes_max = peer.sealed_bytes_max();
+        let mut target = Target { room, fill, file_bytes_max, account: Arc::clone(account) };
         let inline_bytes_max = peer.inline_bytes_max();
         target.room.inline_bytes = target.room.inline_bytes.min(inline_bytes_max);
-        if !peer.takes_sealed() {
-            target.room.sealed_bytes = 0;
-        }
+        target.room.sealed_bytes = target.room.sealed_bytes.min(file_bytes_max);
         let on_reactor = shared.config.inline_handlers;
         let out = None;
         let charged_bytes = 0;
@@ -139,8 +139,8 @@ impl InboundCall {
     /// The payload of the request, to be read; of no bytes if the client sent none.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the memory that it came in was refused; RESOURCE_EXHAUSTED if it can't be
-    /// mapped. Return it by `?`: it is what the caller should get.
+    /// INVALID_ARGUMENT if the memory that it came in was refused; RESOURCE_EXHAUSTED if it can't
+    /// be mapped. Return it by `?`: it is what the caller should get.
     pub fn upload(&mut self) -> Result<PayloadIn<'_>, Status> {
         let open = self.open_mut().ok_or_else(answered_already)?;
         open.upload.open(&open.shared)?;
@@ -457,7 +457,7 @@ fn fill_target(
             FillTarget::Region { region, offset: offset as usize, kept, is_registered: true }
         }
         IncomingFill::OneShot { descriptor, bytes } => {
-            match Region::accept(descriptor, bytes, account) {
+            match Region::accept(descriptor, bytes, &shared.accounts, account) {
                 Ok(region) => {
                     // A mapping is looked for here too, and never found: the region is new.
                     let kept = mapping(&region);
@@ -489,7 +489,7 @@ fn source(
             Source::region(region, offset, kept)
         }
         IncomingUpload::Sealed { descriptor, offset, bytes } => {
-            match account.take_region(offset.saturating_add(bytes)) {
+            match shared.accounts.charge(account, offset.saturating_add(bytes)) {
                 Ok(share) => Source::Unopened { descriptor, offset, share },
                 Err(status) => {
                     shared.undertaker.bury(descriptor);

@@ -260,15 +260,16 @@ mod tests {
     use super::*;
     use crate::inbox::Inbox;
     use crate::limits::{FRAME_STALL_TIMEOUT, Limits, UserLimits};
-    use crate::wire::{Call, Frame, Hello, Place, VERSION};
+    use crate::parts::Parts;
+    use crate::wire::{Call, Frame, Head, Hello, Room, Upload, VERSION};
 
-    const CALL: Frame<'static> = Frame::Call(Call {
-        call: 1,
-        remaining_ns: 0,
-        place: Place::None,
-        method: "",
-        request: b"",
-    });
+    /// A call that offers no room and brings nothing.
+    fn call() -> Head {
+        let (room, upload, parts) = (Room::default(), Upload::None, Parts::default());
+        let (method, request) = ("", &[][..]);
+        Frame::Call(Call { call: 1, remaining_ns: 0, room, upload, parts, method, request })
+            .encode(0)
+    }
 
     /// A connection whose hellos are exchanged, and the client's end of its socket.
     struct Bench {
@@ -319,7 +320,7 @@ mod tests {
     #[test]
     fn a_client_that_is_held_up_is_not_blamed_for_half_a_frame() {
         let mut bench = Bench::new();
-        bench.client.write_all(&CALL.encode(0)[..20]).unwrap();
+        bench.client.write_all(&call()[..20]).unwrap();
         assert!(bench.turn().is_none());
         bench.driver.request_bytes = REQUEST_BYTES_UNDER_WAY_MAX + 1;
         assert!(bench.turn().is_none());
@@ -336,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_half_closed_client_may_wait_for_its_answer_for_long() {
-        for frame in [&CALL.encode(0)[..], &CALL.encode(0)[..20]] {
+        for frame in [&call()[..], &call()[..20]] {
             let mut bench = Bench::new();
             bench.client.write_all(frame).unwrap();
             bench.client.shutdown(std::net::Shutdown::Write).unwrap();
@@ -352,7 +353,7 @@ mod tests {
     fn what_came_while_the_client_was_held_up_is_not_forgotten() {
         let mut bench = Bench::new();
         while bench.driver.connection.notify(1, b"") {}
-        bench.client.write_all(&CALL.encode(0)).unwrap();
+        bench.client.write_all(&call()).unwrap();
         assert!(bench.turn().is_none(), "too much waits to be written");
         assert!(bench.driver.connection.link.is_flushed());
         assert!(bench.driver.has_more(), "no poll will tell of it again");

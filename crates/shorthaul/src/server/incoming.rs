@@ -9,7 +9,7 @@ use bytes::Bytes;
 use shorthaul_platform::memory::{Refusal, Refused, SealedMapping, SharedMapping, Trust};
 
 use super::outgoing::no_memory;
-use super::region::{Region, Share};
+use super::region::{Account, Region, Share};
 use super::shared::Shared;
 use crate::error::{Code, Status};
 use crate::lane::Lane;
@@ -21,6 +21,8 @@ use crate::payload::PooledMemory;
 pub(crate) struct Upload {
     pub(super) source: Source,
     pub(super) parts: Parts,
+    /// Who is charged for copies.
+    pub(super) account: Arc<Account>,
 }
 
 /// Where it lies.
@@ -36,7 +38,30 @@ pub(crate) enum Source {
         share: Share,
     },
     Sealed(SealedUpload),
+    /// Sealed, but with holes: what the kernel has read of it.
+    Copied(Copy),
     Refused(Status),
+}
+
+/// A copy of what lies in the client's memory, at the charge of its user.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    memory: PooledMemory,
+    _share: Share,
+}
+
+impl Copy {
+    fn take(bytes: usize, account: &Arc<Account>, shared: &Shared) -> Result<Self, Status> {
+        let share = shared.accounts.charge(account, bytes as u64)?;
+        let memory = shared.pool.take(bytes).map_err(|error| no_memory(bytes, &error))?;
+        Ok(Self { memory, _share: share })
+    }
+}
+
+impl AsRef<[u8]> for Copy {
+    fn as_ref(&self) -> &[u8] {
+        &self.memory
+    }
 }
 
 /// Bytes in the client's memory, which the client can still write.
@@ -49,7 +74,7 @@ pub(crate) struct UploadRegion {
     /// Whether the mapping was made for this call, and is to be kept.
     pub(super) is_for_keeping: bool,
     /// The bytes, once they were wanted as a slice.
-    copy: Option<PooledMemory>,
+    copy: Option<Copy>,
 }
 
 /// Bytes that nobody can write, at the charge of the user that sent them.
@@ -84,7 +109,7 @@ impl Upload {
             Source::None | Source::Refused(_) => Lane::None,
             Source::Inline(_) => Lane::Inline,
             Source::Region(_) => Lane::CopyOut,
-            Source::Unopened { .. } | Source::Sealed(_) => Lane::Sealed,
+            Source::Unopened { .. } | Source::Sealed(_) | Source::Copied(_) => Lane::Sealed,
         }
     }
 
@@ -99,7 +124,7 @@ impl Upload {
             Source::Unopened { .. } => self.open_sealed(shared),
             Source::Region(region) => region.open(shared),
             Source::Refused(status) => Err(status.clone()),
-            Source::None | Source::Inline(_) | Source::Sealed(_) => Ok(()),
+            Source::None | Source::Inline(_) | Source::Sealed(_) | Source::Copied(_) => Ok(()),
         }
     }
 
@@ -127,30 +152,28 @@ impl Upload {
             shared.undertaker.bury(descriptor);
             return Source::Refused(refusal.into());
         }
-        match read_sparse(&descriptor, offset, bytes, shared) {
-            Ok(memory) => Source::Inline(memory),
+        let copy = Copy::take(bytes, &self.account, shared)
+            .and_then(|copy| read_sparse(&descriptor, offset, copy));
+        match copy {
+            Ok(copy) => Source::Copied(copy),
             Err(status) => Source::Refused(status),
         }
     }
 }
 
-fn read_sparse(
-    file: &OwnedFd,
-    offset: u64,
-    bytes: usize,
-    shared: &Shared,
-) -> Result<PooledMemory, Status> {
-    let mut memory = shared.pool.take(bytes).map_err(|error| no_memory(bytes, &error))?;
+fn read_sparse(file: &OwnedFd, offset: u64, mut copy: Copy) -> Result<Copy, Status> {
+    let bytes = copy.memory.len();
     let mut read = 0;
     while read < bytes {
-        match rustix::io::pread(file, &mut memory[read..], offset + read as u64) {
+        match rustix::io::pread(file, &mut copy.memory[read..], offset + read as u64) {
             Ok(0) => return Err(too_short(offset, bytes, read)),
             Ok(count) => read += count,
             Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(io::Error::from(error).into()),
+            // Opened for writing only, for instance.
+            Err(error) => return Err(Refusal::from(error).into()),
         }
     }
-    Ok(memory)
+    Ok(copy)
 }
 
 fn within(offset: u64, bytes: usize, file_bytes: usize) -> Result<Range<usize>, Status> {
@@ -203,12 +226,17 @@ impl UploadRegion {
     }
 
     /// The copy that there is, or one that is made now.
-    fn copied(&mut self, bytes: usize, shared: &Shared) -> Result<PooledMemory, Status> {
+    fn copied(
+        &mut self,
+        bytes: usize,
+        account: &Arc<Account>,
+        shared: &Shared,
+    ) -> Result<Copy, Status> {
         if let Some(copy) = self.copy.take() {
             return Ok(copy);
         }
-        let mut copy = shared.pool.take(bytes).map_err(|error| no_memory(bytes, &error))?;
-        self.copy_to(0, &mut copy)?;
+        let mut copy = Copy::take(bytes, account, shared)?;
+        self.copy_to(0, &mut copy.memory)?;
         Ok(copy)
     }
 }
@@ -297,12 +325,13 @@ impl<'a> PayloadIn<'a> {
         match &mut upload.source {
             Source::Inline(memory) => Ok(memory),
             Source::Sealed(sealed) => Ok((*sealed).as_ref()),
+            Source::Copied(copy) => Ok((*copy).as_ref()),
             Source::Region(region) => {
                 match shared.config.trust.filter(|_| region.mapping.is_some()) {
                     Some(trust) => Ok(region.in_place(bytes, trust)),
                     None => {
-                        let copy = region.copied(bytes, shared)?;
-                        Ok(region.copy.insert(copy))
+                        let copy = region.copied(bytes, &upload.account, shared)?;
+                        Ok((*region.copy.insert(copy)).as_ref())
                     }
                 }
             }
@@ -322,8 +351,9 @@ impl<'a> PayloadIn<'a> {
         Ok(match source {
             Source::Inline(memory) => Bytes::from_owner(memory),
             Source::Sealed(sealed) => Bytes::from_owner(sealed),
+            Source::Copied(copy) => Bytes::from_owner(copy),
             Source::Region(mut region) => {
-                let copy = region.copied(bytes, self.shared);
+                let copy = region.copied(bytes, &self.upload.account, self.shared);
                 // Kept for its mapping.
                 self.upload.source = Source::Region(region);
                 Bytes::from_owner(copy?)
@@ -337,7 +367,8 @@ impl<'a> PayloadIn<'a> {
         match &self.upload.source {
             Source::Inline(memory) => Some(memory),
             Source::Sealed(sealed) => Some(sealed.as_ref()),
-            Source::Region(region) => region.copy.as_deref(),
+            Source::Copied(copy) => Some(copy.as_ref()),
+            Source::Region(region) => region.copy.as_ref().map(AsRef::as_ref),
             Source::None | Source::Unopened { .. } | Source::Refused(_) => Some(&[]),
         }
     }

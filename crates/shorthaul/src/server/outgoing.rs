@@ -51,6 +51,8 @@ pub(crate) struct Target {
     /// What the caller offers; of its `fill` only the size counts here.
     pub(super) room: Room,
     pub(super) fill: FillTarget,
+    /// Bytes of the largest sealed memory file that the client takes.
+    pub(super) file_bytes_max: u64,
     /// Who is charged for sealed memory.
     pub(super) account: Arc<Account>,
 }
@@ -106,10 +108,13 @@ impl Target {
         }
     }
 
-    /// Whether an object of `bytes` bytes goes out as it is: one that is small is copied sooner.
-    fn takes_object(&self, bytes: u64) -> bool {
+    /// Whether `bytes` bytes of an object go out as they are: few are copied sooner, and the client
+    /// gets all of the object.
+    fn takes_object(&self, bytes: u64, object: &SealedObject) -> bool {
         let Room { inline_first_bytes, sealed_bytes, .. } = self.room;
-        bytes > u64::from(inline_first_bytes) && bytes <= sealed_bytes
+        bytes > u64::from(inline_first_bytes)
+            && bytes <= sealed_bytes
+            && object.len() as u64 <= self.file_bytes_max
     }
 }
 
@@ -179,7 +184,7 @@ impl Out {
         object: &SealedObject,
         range: &Range<usize>,
     ) -> Option<Self> {
-        let is_sealed = target.takes_object(range.len() as u64);
+        let is_sealed = target.takes_object(range.len() as u64, object);
         // What starts elsewhere would reach the client unaligned.
         let is_aligned = aligned(range.start) == Some(range.start);
         (is_sealed && is_aligned).then(|| {
@@ -206,7 +211,8 @@ impl Out {
 
     /// The parts that were written.
     pub(super) fn parts(&mut self) -> Result<Parts, Status> {
-        if self.ended.is_empty() {
+        // Where there is no payload there are no parts either: the client would hang up.
+        if self.ended.is_empty() || matches!(self.sink, Sink::Nowhere) {
             return Ok(Parts::one(self.written));
         }
         self.ended.push(self.part_start..self.written);
@@ -217,7 +223,7 @@ impl Out {
 }
 
 fn begin_sealed(target: &Target, bytes: usize, shared: &Shared) -> Result<Sink, Status> {
-    let share = shared.accounts.take_lent(&target.account, bytes as u64)?;
+    let share = shared.accounts.charge(&target.account, bytes as u64)?;
     let draft = Draft::create(MEMFD_NAME, bytes).map_err(|error| no_memory(bytes, &error))?;
     Ok(Sink::Sealed { draft, share })
 }
@@ -517,7 +523,7 @@ mod tests {
         let accounts = Accounts::new(UserLimits::default());
         let account = Arc::clone(accounts.join(1).unwrap().account());
         let fill = FillTarget::Refused(Status::new(Code::Internal, "never looked at"));
-        Target { room, fill, account }.choose(bytes).ok()
+        Target { room, fill, account, file_bytes_max: u64::MAX }.choose(bytes).ok()
     }
 
     #[test]

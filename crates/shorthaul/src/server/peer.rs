@@ -137,8 +137,10 @@ impl Peer {
         self.inner.hello.get().map_or(0, |(limits, _)| limits.inline_bytes_max)
     }
 
-    pub(crate) fn takes_sealed(&self) -> bool {
-        self.inner.hello.get().is_some_and(|&(_, takes_sealed)| takes_sealed)
+    /// Bytes of the largest sealed memory file that it takes; 0 if it takes none.
+    pub(crate) fn sealed_bytes_max(&self) -> u64 {
+        let hello = self.inner.hello.get().filter(|&&(_, takes_sealed)| takes_sealed);
+        hello.map_or(0, |(limits, _)| limits.region_bytes_max)
     }
 
     pub(crate) fn is_cancelled(&self, call: u64) -> bool {

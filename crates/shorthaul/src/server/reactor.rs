@@ -24,8 +24,7 @@ use super::workers;
 use crate::connection::server::{IncomingUpload, ServerConnection};
 use crate::error::{Code, Status};
 use crate::inbox::Inbox;
-use crate::limits::{ACCEPT_REST, CONNECTIONS_MAX, LENT_LOOKS_AT_REST, LENT_REST};
-use crate::threads::Reaper;
+use crate::limits::{ACCEPT_REST, CONNECTIONS_MAX, LENT_REST};
 use crate::wire::Frame;
 
 /// One reactor of a server.
@@ -241,7 +240,7 @@ impl Reactor {
                 }
             }
             Event::Register { region, bytes, descriptor } => {
-                register(driver, region, bytes, descriptor, &self.shared.undertaker);
+                register(driver, region, bytes, descriptor, &self.shared);
             }
             Event::Released(region) => {
                 let mapping = self.mappings.forget(&region);
@@ -378,7 +377,7 @@ impl Reactor {
     fn look_after_lent(&mut self, now: Instant) {
         if now >= self.lent_at {
             self.lent_at = now + LENT_REST;
-            self.shared.look_after_lent(LENT_LOOKS_AT_REST);
+            self.shared.look_after_lent();
         }
     }
 
@@ -521,18 +520,12 @@ fn welcome(
     Ok((peer, membership))
 }
 
-fn register(
-    driver: &mut Driver,
-    region: u64,
-    bytes: u64,
-    descriptor: OwnedFd,
-    undertaker: &Reaper,
-) {
-    match Region::accept(descriptor, bytes, driver.membership.account()) {
+fn register(driver: &mut Driver, region: u64, bytes: u64, descriptor: OwnedFd, shared: &Shared) {
+    match Region::accept(descriptor, bytes, &shared.accounts, driver.membership.account()) {
         Ok(accepted) => driver.connection.region_accepted(region, Arc::new(accepted), bytes),
         Err(rejected) => {
             driver.connection.region_refused(region, &rejected.status);
-            undertaker.bury(rejected.remains);
+            shared.undertaker.bury(rejected.remains);
         }
     }
 }

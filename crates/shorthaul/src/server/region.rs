@@ -12,7 +12,7 @@ use lru::LruCache;
 use shorthaul_platform::memory::{LentFile, PeerMemfd, Refusal, Refused, SharedMapping};
 
 use crate::error::{Code, Status};
-use crate::limits::UserLimits;
+use crate::limits::{LENT_LOOKS_AT_LIMIT, UserLimits};
 
 /// A client's memory file that was looked at and taken.
 #[derive(Debug)]
@@ -30,10 +30,11 @@ impl Region {
     pub(crate) fn accept(
         descriptor: OwnedFd,
         bytes: u64,
+        accounts: &Accounts,
         account: &Arc<Account>,
     ) -> Result<Self, Rejected> {
         static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
-        let share = match account.take_region(bytes) {
+        let share = match accounts.charge(account, bytes) {
             Ok(share) => share,
             Err(status) => return Err(Rejected { status, remains: (descriptor, None) }),
         };
@@ -104,8 +105,9 @@ impl MappingCache {
 pub(crate) struct Accounts {
     limits: UserLimits,
     users: Mutex<HashMap<u32, Arc<Account>>>,
-    /// Sealed answers that clients may still hold: they stay at the server's charge until then.
-    lent: Mutex<VecDeque<Lent>>,
+    /// Sealed answers that clients may still hold, by user: they stay at the server's charge until
+    /// then.
+    lent: Mutex<HashMap<u32, VecDeque<Lent>>>,
 }
 
 /// Sealed memory of the server's that a client has.
@@ -164,30 +166,40 @@ impl Accounts {
         Ok(Membership { accounts: Arc::clone(self), account: Arc::clone(account) })
     }
 
-    /// Charges a user for `bytes` bytes of the server's memory that are to be lent to it.
-    pub(crate) fn take_lent(&self, account: &Arc<Account>, bytes: u64) -> Result<Share, Status> {
-        account.take_region(bytes).or_else(|_| {
-            // Some of it may have come back unnoticed.
-            drop(self.take_returned(usize::MAX));
-            account.take_region(bytes)
+    /// Charges a user for `bytes` bytes, in one piece.
+    pub(crate) fn charge(&self, account: &Arc<Account>, bytes: u64) -> Result<Share, Status> {
+        account.take(bytes).or_else(|status| {
+            // Some of what was lent to it may have come back unnoticed.
+            let returned = self.take_returned_by(account.uid, LENT_LOOKS_AT_LIMIT);
+            if returned.is_empty() {
+                return Err(status);
+            }
+            drop(returned);
+            account.take(bytes)
         })
     }
 
     /// Watches over memory that is given away.
     pub(crate) fn lend(&self, file: LentFile, share: Share) {
-        self.lent().push_back(Lent { file, _share: share });
+        let mut lent = self.lent();
+        lent.entry(share.account.uid).or_default().push_back(Lent { file, _share: share });
     }
 
-    /// Looks at up to `count` files that are out, longest unlooked-at first, and takes those that
-    /// nobody holds any more: dropping them gives their pages back, which takes its time.
+    /// Looks at up to `count` files that each user has, longest unlooked-at first, and takes those
+    /// that nobody holds any more: dropping them gives their pages back, which takes its time.
     pub(crate) fn take_returned(&self, count: usize) -> Vec<Lent> {
         let mut returned = Vec::new();
         let mut lent = self.lent();
-        for _ in 0..count.min(lent.len()) {
-            match lent.pop_front() {
-                Some(oldest) if oldest.file.is_held() => lent.push_back(oldest),
-                oldest => returned.extend(oldest),
-            }
+        lent.values_mut().for_each(|files| take_returned(files, count, &mut returned));
+        lent.retain(|_, files| !files.is_empty());
+        returned
+    }
+
+    /// Looks at up to `count` files that one user has.
+    pub(crate) fn take_returned_by(&self, uid: u32, count: usize) -> Vec<Lent> {
+        let mut returned = Vec::new();
+        if let Some(files) = self.lent().get_mut(&uid) {
+            take_returned(files, count, &mut returned);
         }
         returned
     }
@@ -197,8 +209,17 @@ impl Accounts {
         !self.lent().is_empty()
     }
 
-    fn lent(&self) -> MutexGuard<'_, VecDeque<Lent>> {
+    fn lent(&self) -> MutexGuard<'_, HashMap<u32, VecDeque<Lent>>> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn take_returned(files: &mut VecDeque<Lent>, count: usize, returned: &mut Vec<Lent>) {
+    for _ in 0..count.min(files.len()) {
+        match files.pop_front() {
+            Some(oldest) if oldest.file.is_held() => files.push_back(oldest),
+            oldest => returned.extend(oldest),
+        }
     }
 }
 
@@ -219,6 +240,13 @@ impl Drop for Membership {
     }
 }
 
+impl Share {
+    /// Whose part it is.
+    pub(crate) fn uid(&self) -> u32 {
+        self.account.uid
+    }
+}
+
 impl Account {
     fn new(uid: u32, limits: UserLimits) -> Self {
         Self {
@@ -229,7 +257,7 @@ impl Account {
         }
     }
 
-    pub(crate) fn take_region(self: &Arc<Self>, bytes: u64) -> Result<Share, Status> {
+    fn take(self: &Arc<Self>, bytes: u64) -> Result<Share, Status> {
         let exhausted = |what: &str, max: u64| {
             let uid = self.uid;
             let message = format!(
@@ -287,7 +315,7 @@ mod tests {
 
     fn region(membership: &Membership, bytes: usize) -> Result<Region, Status> {
         let descriptor = Memfd::create("test", bytes).unwrap().into_descriptor();
-        Region::accept(descriptor, bytes as u64, membership.account())
+        Region::accept(descriptor, bytes as u64, &membership.accounts, membership.account())
             .map_err(|rejected| rejected.status)
     }
 

@@ -9,9 +9,9 @@ use shorthaul_platform::memory::{LentFile, Trust};
 use super::call::{InboundCall, Service};
 use super::outgoing::FillPolicy;
 use super::queue::ServiceQueue;
-use super::region::{Accounts, Share};
+use super::region::{Accounts, Lent, Share};
 use crate::lane::LaneCounters;
-use crate::limits::{LENT_LOOKS, Limits};
+use crate::limits::{LENT_LOOKS, LENT_LOOKS_AT_REST, Limits};
 use crate::payload::MemoryPool;
 use crate::threads::Reaper;
 use crate::trust::PeerPolicy;
@@ -70,13 +70,17 @@ impl Shared {
 
     /// Watches over sealed memory that is given away, and lets go of some that came back.
     pub(crate) fn lend(&self, file: LentFile, share: Share) {
+        let uid = share.uid();
         self.accounts.lend(file, share);
-        self.look_after_lent(LENT_LOOKS);
+        self.let_go(self.accounts.take_returned_by(uid, LENT_LOOKS));
     }
 
-    /// Looks at up to `count` sealed files that are out.
-    pub(crate) fn look_after_lent(&self, count: usize) {
-        let returned = self.accounts.take_returned(count);
+    /// Looks at sealed files that are out, of all users.
+    pub(crate) fn look_after_lent(&self) {
+        self.let_go(self.accounts.take_returned(LENT_LOOKS_AT_REST));
+    }
+
+    fn let_go(&self, returned: Vec<Lent>) {
         if !returned.is_empty() {
             self.reaper.bury(returned);
         }

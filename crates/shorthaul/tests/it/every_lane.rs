@@ -1,4 +1,4 @@
-//! Every lane in both directions, at sizes around everything that is cut into pieces somewhere, byte
+//! Every lane in both directions, at sizes around everything that is cut into pieces, byte
 //! for byte, in one part and in several, with and without trust.
 
 use std::io::Write;
@@ -22,6 +22,7 @@ const MAKERS: [&str; 5] = ["copy", "slice", "file", "object", "pwrite"];
 /// How a handler reads the request's payload.
 const READERS: [&str; 4] = ["slice", "copy", "file", "bytes"];
 
+#[allow(clippy::large_enum_variant, reason = "there are two")]
 enum Caller {
     Threads(Client),
     Direct(DirectClient),

@@ -5,8 +5,9 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::*;
-use crate::wire::{Call, Place, Reply};
-use crate::{error::Code, wire::LaneNumber};
+use crate::error::Code;
+use crate::parts::Parts;
+use crate::wire::{Call, Fill, LaneNumber, Reply, Room, Upload};
 
 /// A descriptor that is counted: the number of handles is the number of descriptors open.
 type Token = Arc<()>;
@@ -23,7 +24,7 @@ struct Wire {
 struct Seen {
     head: Vec<u8>,
     payload: Vec<u8>,
-    descriptor: Option<Token>,
+    descriptors: Vec<Token>,
     is_lost: bool,
 }
 
@@ -65,13 +66,18 @@ impl Wire {
     }
 
     /// Reads as large as there is room for; the one that brings the byte at `descriptor_at` brings
-    /// a descriptor. Returns the frames and the number of reads.
-    fn read_all(&mut self, bytes: &[u8], descriptor_at: Option<usize>) -> (Vec<Seen>, usize) {
+    /// `count` descriptors. Returns the frames and the number of reads.
+    fn read_all(
+        &mut self,
+        bytes: &[u8],
+        descriptor_at: Option<usize>,
+        count: usize,
+    ) -> (Vec<Seen>, usize) {
         let (mut all, mut reads, mut at) = (Vec::new(), 0, 0);
         while at < bytes.len() {
             let end = bytes.len().min(at + self.assembler.space().len());
             let brings = descriptor_at.is_some_and(|descriptor| (at..end).contains(&descriptor));
-            let arrival = if brings { self.some(1) } else { Arrival::None };
+            let arrival = if brings { self.some(count) } else { Arrival::None };
             let (seen, violation) = self.read(&bytes[at..end], arrival);
             assert_eq!(violation, None);
             all.extend(seen);
@@ -83,17 +89,10 @@ impl Wire {
 
 fn see(assembled: Assembled<'_, Token>) -> Seen {
     let payload = assembled.payload.map_or(Vec::new(), |memory| memory.to_vec());
-    let is_lost = matches!(assembled.descriptor, Some(Claim::Lost));
-    let descriptor = match assembled.descriptor {
-        Some(Claim::Arrived(descriptor)) => Some(descriptor),
-        _ => None,
-    };
-    Seen {
-        head: assembled.frame.encode(payload.len() as u64).to_vec(),
-        payload,
-        descriptor,
-        is_lost,
-    }
+    let is_lost = matches!(assembled.descriptors, Some(Claim::Lost));
+    let head = assembled.frame.encode(payload.len() as u64).to_vec();
+    let descriptors = assembled.descriptors.into_iter().flat_map(Claim::into_arrived).collect();
+    Seen { head, payload, descriptors, is_lost }
 }
 
 fn cancel(call: u64) -> Vec<u8> {
@@ -104,24 +103,50 @@ fn register(region: u64) -> Vec<u8> {
     Frame::Register { region, bytes: 64 }.encode(0).to_vec()
 }
 
-fn call_with(payload: &[u8], request: &[u8]) -> Vec<u8> {
-    let call = Call { call: 1, remaining_ns: 0, place: Place::None, method: "m", request };
+fn call_of(fill: Fill, upload: Upload, payload: &[u8], request: &[u8]) -> Vec<u8> {
+    let call = Call {
+        call: 1,
+        remaining_ns: 0,
+        room: Room { fill, ..Room::default() },
+        upload,
+        parts: Parts::one(upload.bytes() as usize),
+        method: "m",
+        request,
+    };
     let mut bytes = Frame::Call(call).encode(payload.len() as u64).to_vec();
     bytes.extend_from_slice(payload);
     bytes
 }
 
+fn inline_upload(payload: &[u8]) -> Upload {
+    match payload.len() as u64 {
+        0 => Upload::None,
+        bytes => Upload::Inline { bytes },
+    }
+}
+
+fn call_with(payload: &[u8], request: &[u8]) -> Vec<u8> {
+    call_of(Fill::None, inline_upload(payload), payload, request)
+}
+
+/// Carries one descriptor, and a payload.
 fn one_shot(payload: &[u8]) -> Vec<u8> {
-    let call = Call {
-        call: 1,
-        remaining_ns: 0,
-        place: Place::OneShot { bytes: 64 },
-        method: "m",
-        request: b"",
-    };
-    let mut bytes = Frame::Call(call).encode(payload.len() as u64).to_vec();
-    bytes.extend_from_slice(payload);
-    bytes
+    call_of(Fill::OneShot { bytes: 64 }, inline_upload(payload), payload, b"")
+}
+
+/// Carries two descriptors.
+fn two_files() -> Vec<u8> {
+    let upload = Upload::Sealed { offset: 64, bytes: 10 };
+    call_of(Fill::OneShot { bytes: 64 }, upload, b"", b"request")
+}
+
+/// Carries one descriptor, downwards.
+fn sealed_reply() -> Vec<u8> {
+    let (code, lane) = (Code::Ok, LaneNumber::Sealed);
+    let (payload_bytes, parts) = (10, Parts::one(10));
+    let (response, message) = (&b"response"[..], "");
+    let reply = Reply { call: 1, code, lane, payload_bytes, offset: 64, parts, response, message };
+    Frame::Reply(reply).encode(0).to_vec()
 }
 
 fn pattern(bytes: usize) -> Vec<u8> {
@@ -164,11 +189,11 @@ fn every_cut_into_two_reads_gives_the_same() {
     for cut in 1..stream.len() {
         let mut wire = Wire::new();
         let in_first = (register_at < cut).then_some(register_at);
-        let (mut seen, _) = wire.read_all(&stream[..cut], in_first);
-        let (rest, _) = wire.read_all(&stream[cut..], register_at.checked_sub(cut));
+        let (mut seen, _) = wire.read_all(&stream[..cut], in_first, 1);
+        let (rest, _) = wire.read_all(&stream[cut..], register_at.checked_sub(cut), 1);
         seen.extend(rest);
         assert_eq!(bytes_of(&seen), stream, "cut at {cut}");
-        assert!(seen[2].descriptor.is_some(), "cut at {cut}");
+        assert_eq!(seen[2].descriptors.len(), 1, "cut at {cut}");
         drop(seen);
         assert_eq!(wire.open_descriptors(), 0);
     }
@@ -179,7 +204,7 @@ fn a_payload_larger_than_the_staging_is_read_in_place() {
     let payload = pattern(5 * STAGING_BYTES + 77);
     let stream = [call_with(&payload, b"r"), cancel(2)].concat();
     let mut wire = Wire::new();
-    let (seen, reads) = wire.read_all(&stream, None);
+    let (seen, reads) = wire.read_all(&stream, None, 0);
     assert_eq!(bytes_of(&seen), stream);
     assert_eq!(reads, 3, "the staging, the rest of the payload, what follows");
     assert_eq!(wire.assembler.staging.len(), STAGING_BYTES);
@@ -191,36 +216,55 @@ fn a_body_larger_than_the_staging_is_whole() {
     let request = pattern(Limits::default().message_bytes_max as usize);
     let stream = [cancel(1), call_with(b"payload", &request), cancel(2)].concat();
     let mut wire = Wire::new();
-    let (seen, _) = wire.read_all(&stream, None);
+    let (seen, _) = wire.read_all(&stream, None, 0);
     assert_eq!(bytes_of(&seen), stream);
     assert!(wire.assembler.staging.len() < request.len() + STAGING_BYTES);
 }
 
-#[test]
-fn a_descriptor_is_claimed_by_the_frame_it_came_with() {
-    let mut wire = Wire::new();
-    let arrival = wire.some(1);
-    // Earlier bytes are joined to those of the descriptor.
-    let (seen, violation) = wire.read(&[cancel(1), register(2)].concat(), arrival);
-    assert_eq!((seen.len(), violation), (2, None));
-    assert_eq!(seen[0].descriptor, None);
-    assert!(seen[1].descriptor.is_some());
-    drop(seen);
-    assert_eq!(wire.open_descriptors(), 0);
+/// Frames that carry descriptors, and how many.
+fn carriers() -> [(Vec<u8>, usize); 4] {
+    [(register(2), 1), (one_shot(b"payload"), 1), (two_files(), 2), (sealed_reply(), 1)]
 }
 
 #[test]
-fn a_descriptor_waits_for_the_rest_of_its_header() {
-    let frame = register(2);
-    for cut in 1..frame.len() {
+fn descriptors_are_claimed_by_the_frame_they_came_with() {
+    for (frame, count) in carriers() {
         let mut wire = Wire::new();
-        let arrival = wire.some(1);
-        let (seen, violation) = wire.read(&frame[..cut], arrival);
-        assert_eq!((seen.len(), violation), (0, None), "cut at {cut}");
-        assert_eq!(wire.open_descriptors(), 1);
-        let (seen, violation) = wire.read(&frame[cut..], Arrival::None);
-        assert_eq!(violation, None, "cut at {cut}");
-        assert!(seen[0].descriptor.is_some());
+        let arrival = wire.some(count);
+        // Earlier bytes are joined to those of the descriptors.
+        let (seen, violation) = wire.read(&[cancel(1), frame.clone()].concat(), arrival);
+        assert_eq!((seen.len(), violation), (2, None));
+        assert_eq!((seen[0].descriptors.len(), seen[1].descriptors.len()), (0, count));
+        assert_eq!([&seen[1].head[..], &seen[1].payload].concat(), frame);
+        drop(seen);
+        assert_eq!(wire.open_descriptors(), 0);
+    }
+}
+
+/// The first is the memory to be filled, the second the upload: they must not be swapped.
+#[test]
+fn two_descriptors_keep_their_order() {
+    let mut wire = Wire::new();
+    let (first, second): (Token, Token) = (Arc::new(()), Arc::new(()));
+    let arrival = Arrival::Some([Arc::clone(&first), Arc::clone(&second)].into_iter().collect());
+    let (seen, _) = wire.read(&two_files(), arrival);
+    assert!(Arc::ptr_eq(&seen[0].descriptors[0], &first));
+    assert!(Arc::ptr_eq(&seen[0].descriptors[1], &second));
+}
+
+#[test]
+fn descriptors_wait_for_the_rest_of_their_frame() {
+    for (frame, count) in carriers() {
+        for cut in 1..frame.len() {
+            let mut wire = Wire::new();
+            let arrival = wire.some(count);
+            let (seen, violation) = wire.read(&frame[..cut], arrival);
+            assert_eq!((seen.len(), violation), (0, None), "cut at {cut}");
+            assert_eq!(wire.open_descriptors(), count);
+            let (seen, violation) = wire.read(&frame[cut..], Arrival::None);
+            assert_eq!(violation, None, "cut at {cut}");
+            assert_eq!(seen[0].descriptors.len(), count);
+        }
     }
 }
 
@@ -234,19 +278,40 @@ fn a_descriptor_waits_for_the_payload_of_its_frame() {
     let (seen, violation) = wire.read(&frame[frame.len() - 1..], Arrival::None);
     assert_eq!(violation, None);
     assert_eq!(bytes_of(&seen), frame);
-    assert!(seen[0].descriptor.is_some());
+    assert_eq!(seen[0].descriptors.len(), 1);
 }
 
 #[test]
 fn a_descriptor_behind_the_first_byte_is_refused() {
-    let frame = register(2);
+    for (frame, count) in carriers() {
+        for cut in 1..frame.len() {
+            let mut wire = Wire::new();
+            wire.read(&frame[..cut], Arrival::None);
+            let arrival = wire.some(count);
+            let (seen, violation) = wire.read(&frame[cut..], arrival);
+            assert!(seen.is_empty(), "cut at {cut}");
+            assert!(violation.is_some(), "cut at {cut}");
+            drop(wire.assembler);
+            assert_eq!(Arc::strong_count(&wire.origin), 1, "cut at {cut}");
+        }
+    }
+}
+
+/// One with the first byte and one with a later: that is not two with the first.
+#[test]
+fn descriptors_of_one_frame_come_at_once() {
+    let frame = two_files();
     for cut in 1..frame.len() {
         let mut wire = Wire::new();
-        wire.read(&frame[..cut], Arrival::None);
         let arrival = wire.some(1);
-        let (seen, violation) = wire.read(&frame[cut..], arrival);
-        assert!(seen.is_empty(), "cut at {cut}");
-        assert!(violation.is_some(), "cut at {cut}");
+        let (_, early) = wire.read(&frame[..cut], arrival);
+        assert_eq!(early.is_some(), cut >= HEADER_BYTES, "cut at {cut}");
+        if early.is_none() {
+            let arrival = wire.some(1);
+            let (seen, violation) = wire.read(&frame[cut..], arrival);
+            assert!(seen.is_empty(), "cut at {cut}");
+            assert_eq!(violation, Some(Violation::DescriptorCount { announced: 2 }));
+        }
         drop(wire.assembler);
         assert_eq!(Arc::strong_count(&wire.origin), 1, "cut at {cut}");
     }
@@ -254,10 +319,10 @@ fn a_descriptor_behind_the_first_byte_is_refused() {
 
 #[test]
 fn a_second_set_inside_a_frame_is_refused() {
-    for frame in [register(2), one_shot(b"payload")] {
+    for (frame, count) in carriers() {
         for cut in 1..frame.len() {
             let mut wire = Wire::new();
-            let arrival = wire.some(1);
+            let arrival = wire.some(count);
             let (_, violation) = wire.read(&frame[..cut], arrival);
             assert_eq!(violation, None);
             let arrival = wire.some(1);
@@ -299,39 +364,82 @@ fn a_descriptor_inside_a_payload_is_refused() {
 
 #[test]
 fn fewer_or_more_descriptors_than_announced_are_refused() {
-    let announced = Violation::DescriptorCount { announced: 1 };
-    for count in [0, 2, 3, 4] {
+    for (frame, due) in carriers() {
+        let announced = Violation::DescriptorCount { announced: due as u8 };
+        for count in (0..=4).filter(|&count| count != due) {
+            let mut wire = Wire::new();
+            let arrival = match count {
+                0 => Arrival::None,
+                count => wire.some(count),
+            };
+            let (seen, violation) = wire.read(&frame, arrival);
+            assert!(seen.is_empty());
+            assert_eq!(violation, Some(announced), "{count} descriptors");
+            assert_eq!(wire.open_descriptors(), count, "not closed where they are refused");
+            let origin = Arc::clone(&wire.origin);
+            drop(wire);
+            assert_eq!(Arc::strong_count(&origin), 1, "closed with their connection");
+        }
         let mut wire = Wire::new();
-        let arrival = match count {
-            0 => Arrival::None,
-            count => wire.some(count),
-        };
-        let (seen, violation) = wire.read(&register(1), arrival);
-        assert!(seen.is_empty());
-        assert_eq!(violation, Some(announced), "{count} descriptors");
-        assert_eq!(wire.open_descriptors(), count, "not closed where they are refused");
-        let origin = Arc::clone(&wire.origin);
-        drop(wire);
-        assert_eq!(Arc::strong_count(&origin), 1, "closed with their connection");
+        let (_, violation) = wire.read(&frame, Arrival::TooMany(SmallVec::new()));
+        assert_eq!(violation, Some(Violation::TooManyDescriptors));
     }
-    let mut wire = Wire::new();
-    let (_, violation) = wire.read(&register(1), Arrival::TooMany(SmallVec::new()));
-    assert_eq!(violation, Some(Violation::TooManyDescriptors));
 }
 
 /// Lost descriptors are the claim of their own frame, so that those of later ones don't shift.
 #[test]
 fn a_lost_descriptor_is_missing_in_its_own_frame_alone() {
-    let mut wire = Wire::new();
-    let (seen, violation) = wire.read(&register(1), Arrival::Lost(SmallVec::new()));
-    assert_eq!(violation, None);
-    assert!(seen[0].is_lost && seen[0].descriptor.is_none());
-    let arrival = wire.some(1);
-    let (seen, violation) = wire.read(&register(2), arrival);
-    assert_eq!(violation, None);
-    assert!(!seen[0].is_lost && seen[0].descriptor.is_some());
-    let (_, violation) = wire.read(&cancel(3), Arrival::Lost(SmallVec::new()));
-    assert_eq!(violation, Some(Violation::UnclaimedDescriptors));
+    for (frame, count) in carriers() {
+        let mut wire = Wire::new();
+        let (seen, violation) = wire.read(&frame, Arrival::Lost(SmallVec::new()));
+        assert_eq!(violation, None);
+        assert!(seen[0].is_lost && seen[0].descriptors.is_empty());
+        let arrival = wire.some(count);
+        let (seen, violation) = wire.read(&frame, arrival);
+        assert_eq!(violation, None);
+        assert!(!seen[0].is_lost && seen[0].descriptors.len() == count);
+        let (_, violation) = wire.read(&cancel(3), Arrival::Lost(SmallVec::new()));
+        assert_eq!(violation, Some(Violation::UnclaimedDescriptors));
+    }
+}
+
+/// A frame has all of its descriptors or none. Those that came without the others must not pile up
+/// in a process that is out of descriptors.
+#[test]
+fn what_came_beside_lost_descriptors_is_given_out_at_once() {
+    for (frame, count) in carriers() {
+        for others in 1..=3 {
+            let mut wire = Wire::new();
+            let Arrival::Some(list) = wire.some(others) else { panic!("some") };
+            let (seen, violation) = wire.read(&frame, Arrival::Lost(list));
+            assert_eq!(violation, None, "{count} announced, {others} arrived");
+            assert!(seen[0].is_lost && seen[0].descriptors.is_empty());
+            let mut given = 0;
+            while wire.assembler.pop_spoiled().is_some() {
+                given += 1;
+            }
+            assert_eq!((given, wire.open_descriptors()), (others, 0));
+        }
+    }
+}
+
+/// At the end everything that was not handed on comes out, wherever it has got to.
+#[test]
+fn what_nobody_claimed_is_taken_out_at_the_end() {
+    for (frame, count) in carriers() {
+        for cut in 1..=frame.len() {
+            let mut wire = Wire::new();
+            let arrival = wire.some(count);
+            let (seen, _) = wire.read(&frame[..cut], arrival);
+            let handed_on = seen.iter().map(|seen| seen.descriptors.len()).sum::<usize>();
+            let mut taken = Vec::new();
+            wire.assembler.take_descriptors(&mut taken);
+            assert_eq!(handed_on + taken.len(), count, "cut at {cut}");
+            drop((seen, taken));
+            assert_eq!(wire.open_descriptors(), 0);
+            wire.assembler.take_descriptors(&mut Vec::new());
+        }
+    }
 }
 
 #[test]
@@ -342,7 +450,7 @@ fn each_of_many_descriptors_goes_to_its_frame() {
         let (seen, violation) = wire.read(&[cancel(region), register(region)].concat(), arrival);
         assert_eq!(violation, None);
         assert_eq!(seen[1].head, register(region));
-        assert!(seen[1].descriptor.is_some());
+        assert_eq!(seen[1].descriptors.len(), 1);
     }
     assert_eq!(wire.open_descriptors(), 0);
 }
@@ -356,6 +464,8 @@ fn a_header_that_announces_too_much_allocates_nothing() {
         code: Code::Ok,
         lane: LaneNumber::Inline,
         payload_bytes: u64::MAX,
+        offset: 0,
+        parts: Parts::default(),
         response: b"",
         message: "",
     };

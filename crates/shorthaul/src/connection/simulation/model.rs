@@ -1,19 +1,21 @@
 //! What the applications on both sides know, and what must then be true of each event.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::pair::{
-    ANSWER, FromClient, FromServer, Incoming, METHOD, Pair, REMAINING_NS, REQUEST, assert_payload,
-    request,
+    ANSWER, ANSWER_FILE, FromClient, FromServer, Incoming, LIMITS, METHOD, Pair, Plan,
+    REMAINING_NS, REQUEST, UPLOAD_FILE, assert_payload, call_of_file, request, sealed_offset,
 };
 use super::socket::Random;
+use super::tokens::Counted;
 use crate::connection::client::{Answered, ClientEvent};
-use crate::connection::server::{Answer, IncomingTarget, ServerEvent};
+use crate::connection::server::{Answer, IncomingFill, IncomingUpload, ServerEvent};
 use crate::error::{Code, Status};
 use crate::limits::CANCEL_ACK_TIMEOUT;
+use crate::parts::{Parts, parts_bytes};
 use crate::payload::MessageBytes;
-use crate::wire::{LaneNumber, Place};
+use crate::wire::{Fill, LaneNumber, Room, Upload};
 
 /// Both applications.
 #[derive(Debug, Default)]
@@ -24,13 +26,39 @@ pub(super) struct Model {
     /// Regions announced, and the server application's decision if it was asked.
     pub(super) regions: HashMap<u64, ModelRegion>,
     pub(super) notices: VecDeque<(u32, Vec<u8>)>,
+    /// Descriptors that either side was told to close.
+    pub(super) discarded: HashSet<u64>,
+    /// Whether either side may be out of descriptors.
+    pub(super) is_lossy: bool,
+    pub(super) reach: Reach,
+}
+
+/// What was reached: runs are of use only as far as they get.
+#[derive(Debug, Default)]
+pub(super) struct Reach {
+    /// Calls that the service has carried out and that ended well, by what they offered to be
+    /// filled (nothing, a region, a one-shot place) and how they brought bulk (not at all, inline,
+    /// from a region, sealed).
+    pub(super) calls: [[usize; 4]; 3],
+    /// Sealed answers: taken, discarded, lost on their way.
+    pub(super) sealed: [usize; 3],
+    pub(super) retired: usize,
+}
+
+impl Reach {
+    pub(super) fn add(&mut self, other: &Self) {
+        for (row, more) in self.calls.iter_mut().zip(other.calls) {
+            row.iter_mut().zip(more).for_each(|(count, more)| *count += more);
+        }
+        self.sealed.iter_mut().zip(other.sealed).for_each(|(count, more)| *count += more);
+        self.retired += other.retired;
+    }
 }
 
 /// A call as its caller knows it.
 #[derive(Debug)]
 pub(super) struct ModelCall {
-    pub(super) place: Place,
-    pub(super) payload_bytes: usize,
+    plan: Plan,
     pub(super) phase: Phase,
     /// Whether the server's application has seen it.
     has_arrived: bool,
@@ -50,7 +78,7 @@ pub(super) enum Phase {
 struct Promise {
     code: Code,
     lane: LaneNumber,
-    payload_bytes: u64,
+    parts: Parts,
     response: MessageBytes,
 }
 
@@ -69,14 +97,9 @@ impl ModelRegion {
 }
 
 impl Model {
-    pub(super) fn add_call(&mut self, call: u64, place: Place, payload_bytes: usize) {
-        let model = ModelCall {
-            place,
-            payload_bytes,
-            phase: Phase::Waiting,
-            has_arrived: false,
-            promise: None,
-        };
+    pub(super) fn add_call(&mut self, call: u64, plan: Plan) {
+        let (phase, has_arrived, promise) = (Phase::Waiting, false, None);
+        let model = ModelCall { plan, phase, has_arrived, promise };
         assert!(self.calls.insert(call, model).is_none());
     }
 
@@ -93,7 +116,8 @@ impl Model {
                 let call = self.calls.get_mut(&token.name).unwrap();
                 assert_eq!(call.phase, Phase::Waiting, "call {}", token.name);
                 call.phase = Phase::Ended;
-                call.check(token.name, &answer);
+                call.check(token.name, &answer, self.is_lossy);
+                self.reach.see(&call.plan, &answer);
             }
             ClientEvent::LetGo { token } => {
                 let call = self.calls.get_mut(&token.name).unwrap();
@@ -108,6 +132,16 @@ impl Model {
                 };
                 assert!(now >= at + CANCEL_ACK_TIMEOUT, "retired too early");
                 call.phase = Phase::Retired;
+            }
+            ClientEvent::Discard(descriptor) => {
+                let id = call_of_file(descriptor.name);
+                assert_eq!(descriptor.name, ANSWER_FILE + id, "only answers are sealed here");
+                let call = &self.calls[&id];
+                let promise = call.promise.as_ref().expect("an answer was sent");
+                assert_eq!(promise.lane, LaneNumber::Sealed, "{call:?}");
+                assert!(!matches!(call.phase, Phase::Waiting | Phase::Cancelled(_)), "{call:?}");
+                self.reach.sealed[1] += 1;
+                self.discard(&descriptor);
             }
             ClientEvent::Registered { region, result } => {
                 let known = self.regions.get_mut(&region).unwrap();
@@ -153,7 +187,11 @@ impl Model {
             ServerEvent::Released(region) => {
                 assert_eq!(self.regions[&region.descriptor.name].decision, Some(true));
             }
-            ServerEvent::Discard(descriptor) => drop(descriptor),
+            ServerEvent::Discard(descriptor) => {
+                let call = self.calls.get(&call_of_file(descriptor.name));
+                assert!(call.is_none_or(|call| !call.has_arrived), "{call:?}");
+                self.discard(&descriptor);
+            }
             ServerEvent::Cancel { call } => {
                 assert!(self.running.iter().any(|running| running.call == call));
             }
@@ -177,43 +215,105 @@ impl Model {
             pair.server.answer(incoming.call, Answer::failure(status));
             return;
         }
-        let (lanes, bytes_max) = match incoming.target {
-            IncomingTarget::None => ([LaneNumber::None; 2], 0),
-            IncomingTarget::Inline { bytes_max } => ([LaneNumber::Inline; 2], bytes_max),
-            IncomingTarget::Region { bytes, .. } | IncomingTarget::OneShot { bytes, .. } => {
-                ([LaneNumber::FillMap, LaneNumber::FillWrite], bytes)
-            }
-        };
-        let lane = lanes[random.below(2) as usize];
-        let payload_bytes = random.up_to(bytes_max);
+        let lanes = lanes(&incoming.room);
+        let (lane, bytes_max) = lanes[random.below(lanes.len() as u64) as usize];
+        let parts = some_parts(random, bytes_max);
         model.promise = Some(Promise {
             code: Code::Ok,
             lane,
-            payload_bytes,
+            parts: parts.clone(),
             response: MessageBytes::from_slice(&super::pair::response(incoming.call)),
         });
-        pair.answer_by(incoming.call, lane, payload_bytes);
+        pair.answer_with(incoming.call, lane, parts);
+    }
+
+    /// A descriptor is given out to be closed once, and never if somebody got it.
+    fn discard(&mut self, descriptor: &Counted) {
+        assert!(self.discarded.insert(descriptor.name), "{descriptor:?} came out twice");
     }
 }
 
+impl Reach {
+    fn see(&mut self, plan: &Plan, answer: &Answered<Counted>) {
+        if answer.status.is_some() {
+            return;
+        }
+        let fill = match plan.room.fill {
+            Fill::None => 0,
+            Fill::Region(_) => 1,
+            Fill::OneShot { .. } => 2,
+        };
+        let upload = match plan.upload {
+            Upload::None => 0,
+            Upload::Inline { .. } => 1,
+            Upload::Region(_) => 2,
+            Upload::Sealed { .. } => 3,
+        };
+        self.calls[fill][upload] += 1;
+        if answer.lane == LaneNumber::Sealed {
+            self.sealed[if answer.sealed.is_some() { 0 } else { 2 }] += 1;
+        }
+    }
+}
+
+/// The lanes that an answer may take, and how many bytes by each.
+fn lanes(room: &Room) -> Vec<(LaneNumber, u64)> {
+    let mut lanes = vec![(LaneNumber::None, 0)];
+    if room.inline_bytes_max() > 0 {
+        lanes.push((LaneNumber::Inline, room.inline_bytes_max().min(LIMITS.inline_bytes_max)));
+    }
+    if room.fill != Fill::None {
+        lanes.push((LaneNumber::FillMap, room.fill.bytes()));
+        lanes.push((LaneNumber::FillWrite, room.fill.bytes()));
+    }
+    if room.sealed_bytes > 0 {
+        lanes.push((LaneNumber::Sealed, room.sealed_bytes));
+    }
+    if lanes.len() > 1 {
+        lanes.remove(0);
+    }
+    lanes
+}
+
+/// Parts of a payload of at most `bytes_max` bytes.
+pub(super) fn some_parts(random: &mut Random, bytes_max: u64) -> Parts {
+    let count = random.below(4) + 2;
+    let share = bytes_max / count;
+    if share < 64 || !random.once_in(3) {
+        return Parts::one(random.up_to(bytes_max) as usize);
+    }
+    // Each takes up its share at most, with what is between it and the next.
+    let lengths: Vec<usize> = (0..count).map(|_| random.up_to(share - 63) as usize).collect();
+    let bytes = parts_bytes(&lengths).unwrap() as u64;
+    let lengths = lengths.into_iter().map(|length| length as u64);
+    Parts::of_lengths(bytes, lengths.collect::<Vec<_>>().into_iter()).unwrap()
+}
+
 impl ModelCall {
-    fn check(&self, id: u64, answer: &Answered) {
+    fn check(&self, id: u64, answer: &Answered<Counted>, is_lossy: bool) {
         let code = answer.status.as_ref().map_or(Code::Ok, |status| status.code);
         let Some(promise) = &self.promise else {
             assert!(!self.has_arrived, "answered by nobody: {self:?}");
             let refusals = [Code::ResourceExhausted, Code::NotFound, Code::InvalidArgument];
             assert!(refusals.contains(&code), "{answer:?}");
+            assert!(answer.sealed.is_none(), "{answer:?}");
             return;
         };
         assert_eq!(code, promise.code);
         assert_eq!(answer.lane, promise.lane);
-        assert_eq!(answer.payload_bytes as u64, promise.payload_bytes);
+        assert_eq!(answer.parts, promise.parts);
         assert_eq!(answer.response, promise.response);
         let inline = answer.payload.as_deref().unwrap_or(&[]);
-        if answer.lane == LaneNumber::Inline {
-            assert_eq!(inline.len(), answer.payload_bytes);
-        }
+        let is_inline = answer.lane == LaneNumber::Inline;
+        assert_eq!(inline.len(), if is_inline { answer.parts.bytes() } else { 0 });
         assert_payload(inline, ANSWER, id);
+        match &answer.sealed {
+            Some((descriptor, offset)) => {
+                assert_eq!(answer.lane, LaneNumber::Sealed);
+                assert_eq!((descriptor.name, *offset), (ANSWER_FILE + id, sealed_offset(id)));
+            }
+            None => assert!(answer.lane != LaneNumber::Sealed || is_lossy, "{answer:?}"),
+        }
     }
 
     fn check_arrival(&self, incoming: &Incoming, now: Instant) {
@@ -222,22 +322,34 @@ impl ModelCall {
         assert_eq!((method, asked), (METHOD.as_bytes(), &request(id)[..]));
         let remaining = Duration::from_nanos(REMAINING_NS);
         assert_eq!(incoming.deadline, Some(now + remaining));
-        let payload = incoming.payload.as_deref().unwrap_or(&[]);
-        assert_eq!(payload.len(), self.payload_bytes);
-        assert_payload(payload, REQUEST, id);
-        match (&incoming.target, self.place) {
-            (IncomingTarget::None, Place::None) => {}
-            (IncomingTarget::Inline { bytes_max }, Place::Inline { bytes_max: asked }) => {
-                assert_eq!(*bytes_max, asked);
-            }
-            (IncomingTarget::OneShot { descriptor, bytes }, Place::OneShot { bytes: asked }) => {
+        assert_eq!((incoming.room, &incoming.parts), (self.plan.room, &self.plan.parts));
+        match (&incoming.fill, self.plan.room.fill) {
+            (IncomingFill::None, Fill::None) => {}
+            (IncomingFill::OneShot { descriptor, bytes }, Fill::OneShot { bytes: asked }) => {
                 assert_eq!((descriptor.name, *bytes), (id, asked));
             }
+            (IncomingFill::Region(found), Fill::Region(asked)) => {
+                assert_eq!(found.region.descriptor.name, asked.region);
+                assert_eq!(found.offset, asked.offset);
+            }
+            (found, asked) => panic!("{found:?} for {asked:?}"),
+        }
+        match (&incoming.upload, self.plan.upload) {
+            (IncomingUpload::None, Upload::None) => {}
+            (IncomingUpload::Inline(payload), Upload::Inline { bytes }) => {
+                assert_eq!(payload.len() as u64, bytes);
+                assert_payload(payload, REQUEST, id);
+            }
+            (IncomingUpload::Region(found), Upload::Region(asked)) => {
+                assert_eq!(found.region.descriptor.name, asked.region);
+                assert_eq!(found.offset, asked.offset);
+            }
             (
-                IncomingTarget::Region { region, offset, bytes },
-                Place::Region { region: named, offset: at, bytes: asked },
+                IncomingUpload::Sealed { descriptor, offset, bytes },
+                Upload::Sealed { offset: at, bytes: asked },
             ) => {
-                assert_eq!((region.descriptor.name, *offset, *bytes), (named, at, asked));
+                assert_eq!(descriptor.name, UPLOAD_FILE + id);
+                assert_eq!((*offset, *bytes), (at, asked));
             }
             (found, asked) => panic!("{found:?} for {asked:?}"),
         }
@@ -246,6 +358,7 @@ impl ModelCall {
 
 impl Promise {
     fn failure(code: Code) -> Self {
-        Self { code, lane: LaneNumber::None, payload_bytes: 0, response: MessageBytes::new() }
+        let (parts, response) = (Parts::default(), MessageBytes::new());
+        Self { code, lane: LaneNumber::None, parts, response }
     }
 }

@@ -4,16 +4,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use super::socket::Wire;
 use super::tokens::{Counted, Kind, Ledger};
 use crate::connection::client::{ClientConnection, ClientEvent, OutgoingCall};
 use crate::connection::server::{Answer, IncomingCall, ServerConnection, ServerEvent};
 use crate::connection::{Link, Violation};
-use crate::limits::Limits;
+use crate::limits::{Limits, PAYLOAD_ALIGNMENT};
+use crate::parts::Parts;
 use crate::payload::{MemoryPool, MessageBytes, PooledMemory};
-use crate::wire::{LaneNumber, Place};
+use crate::wire::{Fill, LaneNumber, Room, Span, Upload};
 
-pub(super) type FromServer = ClientEvent<Counted>;
+pub(super) type FromServer = ClientEvent<Counted, Counted>;
 pub(super) type FromClient = ServerEvent<Counted, Rc<Region>>;
 pub(super) type Incoming = IncomingCall<Counted, Rc<Region>>;
 
@@ -34,6 +37,14 @@ pub(super) struct Pair {
     pub(super) now: Instant,
     pub(super) pool: Arc<MemoryPool>,
     pub(super) ledger: Ledger,
+}
+
+/// What a call offers and brings.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Plan {
+    pub(super) room: Room,
+    pub(super) upload: Upload,
+    pub(super) parts: Parts,
 }
 
 /// Limits small enough to be reached.
@@ -72,23 +83,38 @@ impl Pair {
         self.now += time;
     }
 
-    pub(super) fn start(&mut self, call: u64, place: Place) {
-        self.start_with(call, place, None);
+    pub(super) fn start(&mut self, call: u64, room: Room) {
+        self.start_with(call, Plan { room, ..Plan::default() });
     }
 
-    pub(super) fn start_with(&mut self, call: u64, place: Place, payload: Option<PooledMemory>) {
-        let is_one_shot = matches!(place, Place::OneShot { .. });
-        let descriptor = is_one_shot.then(|| self.ledger.issue(Kind::Descriptor, call));
+    pub(super) fn start_with(&mut self, call: u64, plan: Plan) {
+        let Plan { room, upload, parts } = plan;
+        let mut descriptors = SmallVec::new();
+        if let Fill::OneShot { .. } = room.fill {
+            descriptors.push(self.ledger.issue(Kind::Descriptor, call));
+        }
+        let mut carried = None;
+        match upload {
+            Upload::Inline { bytes } => {
+                carried = Some(payload(&self.pool, REQUEST, call, bytes as usize));
+            }
+            Upload::Sealed { .. } => {
+                descriptors.push(self.ledger.issue(Kind::Descriptor, UPLOAD_FILE + call));
+            }
+            Upload::None | Upload::Region(_) => {}
+        }
         let request = request(call);
         let outgoing = OutgoingCall {
             call,
             remaining_ns: REMAINING_NS,
-            place,
+            room,
+            upload,
+            parts,
             method: METHOD,
             request: &request,
         };
         let token = self.ledger.issue(Kind::Call, call);
-        self.client.start(&outgoing, payload, descriptor, token);
+        self.client.start(outgoing, carried, descriptors, token);
     }
 
     pub(super) fn register(&mut self, region: u64, bytes: u64) {
@@ -109,15 +135,18 @@ impl Pair {
     }
 
     pub(super) fn answer_by(&mut self, call: u64, lane: LaneNumber, payload_bytes: u64) {
-        let is_inline = lane == LaneNumber::Inline && payload_bytes > 0;
-        let payload = is_inline.then(|| payload(&self.pool, ANSWER, call, payload_bytes as usize));
-        let answer = Answer {
-            status: None,
-            lane,
-            payload_bytes,
-            response: MessageBytes::from_slice(&response(call)),
-            payload,
-        };
+        self.answer_with(call, lane, Parts::one(payload_bytes as usize));
+    }
+
+    pub(super) fn answer_with(&mut self, call: u64, lane: LaneNumber, parts: Parts) {
+        let is_inline = lane == LaneNumber::Inline && parts.bytes() > 0;
+        let payload = is_inline.then(|| payload(&self.pool, ANSWER, call, parts.bytes()));
+        let sealed = (lane == LaneNumber::Sealed).then(|| {
+            let descriptor = self.ledger.issue(Kind::Descriptor, ANSWER_FILE + call);
+            (descriptor, sealed_offset(call))
+        });
+        let response = MessageBytes::from_slice(&response(call));
+        let answer = Answer { status: None, lane, parts, response, payload, sealed };
         self.server.answer(call, answer);
     }
 
@@ -229,6 +258,40 @@ pub(super) fn request(call: u64) -> Vec<u8> {
 
 pub(super) fn response(call: u64) -> Vec<u8> {
     (0..call * 11 % 400).map(|at| (at + call) as u8).collect()
+}
+
+/// Where in its memory file a sealed answer lies.
+pub(super) fn sealed_offset(call: u64) -> u64 {
+    call % 5 * PAYLOAD_ALIGNMENT
+}
+
+pub(super) const NOTHING: Room =
+    Room { fill: Fill::None, inline_bytes: 0, inline_first_bytes: 0, sealed_bytes: 0 };
+
+pub(super) const fn inline(inline_bytes: u64) -> Room {
+    Room { inline_bytes, ..NOTHING }
+}
+
+pub(super) const fn sealed(sealed_bytes: u64) -> Room {
+    Room { sealed_bytes, ..NOTHING }
+}
+
+pub(super) const fn one_shot(bytes: u64) -> Room {
+    Room { fill: Fill::OneShot { bytes }, ..NOTHING }
+}
+
+pub(super) const fn region(region: u64, offset: u64, bytes: u64) -> Room {
+    Room { fill: Fill::Region(Span { region, offset, bytes }), ..NOTHING }
+}
+
+/// Descriptors are named after what they belong to. Those of one-shot places have the number of
+/// their call, these that number and this.
+pub(super) const UPLOAD_FILE: u64 = 1 << 32;
+pub(super) const ANSWER_FILE: u64 = 2 << 32;
+
+/// The call that a memory file belongs to.
+pub(super) fn call_of_file(name: u64) -> u64 {
+    name % UPLOAD_FILE
 }
 
 pub(super) const METHOD: &str = "method";

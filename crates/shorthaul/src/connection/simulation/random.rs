@@ -5,14 +5,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::model::{Model, ModelRegion, Phase};
-use super::pair::{LIMITS, Pair, REQUEST, payload, read, write};
+use super::model::{Model, ModelRegion, Phase, Reach, some_parts};
+use super::pair::{LIMITS, Pair, Plan, read, write};
 use super::socket::Random;
 use super::tokens::Kind;
 use crate::connection::Violation;
 use crate::limits::{CANCEL_ACK_TIMEOUT, PAYLOAD_ALIGNMENT};
+use crate::parts::Parts;
 use crate::payload::MemoryPool;
-use crate::wire::Place;
+use crate::wire::{Fill, Room, Span, Upload};
 
 /// One run.
 struct Run {
@@ -23,7 +24,7 @@ struct Run {
     next_id: u64,
     /// The most bytes of one read or write.
     piece_bytes: u64,
-    /// The server runs out of descriptors now and then.
+    /// Both sides run out of descriptors now and then.
     is_lossy: bool,
 }
 
@@ -41,20 +42,21 @@ impl Drop for Announce {
 impl Run {
     fn new(seed: u64, pool: &Arc<MemoryPool>) -> Self {
         let mut random = Random(seed);
+        let is_lossy = random.once_in(3);
         let wire_bytes = [40, 700, 9_000, 200_000][random.below(4) as usize];
         Self {
             seed,
             pair: Pair::new(pool, wire_bytes),
-            model: Model::default(),
+            model: Model { is_lossy, ..Model::default() },
             next_id: 1,
             piece_bytes: [1, 17, 300, 5_000, 100_000][random.below(5) as usize],
-            is_lossy: random.once_in(3),
+            is_lossy,
             random,
         }
     }
 
-    /// Runs, and returns how many calls were retired.
-    fn go(mut self) -> usize {
+    /// Runs, and returns what it has reached.
+    fn go(mut self) -> Reach {
         let _announce = Announce(self.seed);
         for _ in 0..STEPS {
             self.step();
@@ -63,9 +65,10 @@ impl Run {
         if self.random.once_in(2) {
             self.finish();
         }
-        let retired = self.model.count(|phase| phase == Phase::Retired);
+        let mut reach = std::mem::take(&mut self.model.reach);
+        reach.retired = self.model.count(|phase| phase == Phase::Retired);
         self.cut();
-        retired
+        reach
     }
 
     fn step(&mut self) {
@@ -84,30 +87,71 @@ impl Run {
 
     fn start_call(&mut self) {
         let call = self.new_id();
-        let bytes = self.random.up_to(LIMITS.inline_bytes_max);
-        let place = match self.random.below(4) {
-            0 => Place::None,
-            1 => Place::Inline { bytes_max: bytes },
-            2 => self.part_of_a_region(),
-            _ => Place::OneShot { bytes: self.random.up_to(LIMITS.region_bytes_max + 9) },
+        let room = self.some_room();
+        let (upload, parts) = self.some_upload();
+        let plan = Plan { room, upload, parts };
+        self.pair.start_with(call, plan.clone());
+        self.model.add_call(call, plan);
+    }
+
+    fn some_room(&mut self) -> Room {
+        let fill = match self.random.below(3) {
+            0 => Fill::None,
+            1 => Fill::Region(self.part_of_a_region()),
+            _ => Fill::OneShot { bytes: self.random.up_to(LIMITS.region_bytes_max + 9) },
         };
-        let payload_bytes = if self.random.once_in(3) {
-            self.random.up_to(LIMITS.inline_bytes_max) as usize
-        } else {
-            0
+        let inline_bytes = match self.random.below(2) {
+            0 => 0,
+            _ => self.random.up_to(LIMITS.inline_bytes_max),
         };
-        let carried =
-            (payload_bytes > 0).then(|| payload(&self.pair.pool, REQUEST, call, payload_bytes));
-        self.pair.start_with(call, place, carried);
-        self.model.add_call(call, place, payload_bytes);
+        let inline_first_bytes = self.random.up_to(inline_bytes) as u32;
+        let sealed_bytes = match self.random.below(2) {
+            0 => 0,
+            _ => self.random.up_to(1 << 40),
+        };
+        Room { fill, inline_bytes, inline_first_bytes, sealed_bytes }
+    }
+
+    fn some_upload(&mut self) -> (Upload, Parts) {
+        let bytes_max = LIMITS.region_bytes_max + 9;
+        match self.random.below(4) {
+            0 => (Upload::None, Parts::default()),
+            1 => {
+                let parts = some_parts(&mut self.random, LIMITS.inline_bytes_max);
+                match parts.bytes() as u64 {
+                    0 => (Upload::None, parts),
+                    bytes => (Upload::Inline { bytes }, parts),
+                }
+            }
+            2 => {
+                let span = self.part_of_a_region();
+                let parts = some_parts(&mut self.random, span.bytes);
+                (Upload::Region(Span { bytes: parts.bytes() as u64, ..span }), parts)
+            }
+            _ => {
+                let parts = some_parts(&mut self.random, bytes_max);
+                let bytes = parts.bytes() as u64;
+                let offset = self.random.up_to(bytes_max) / PAYLOAD_ALIGNMENT * PAYLOAD_ALIGNMENT;
+                let offset = offset + u64::from(self.random.once_in(20));
+                (Upload::Sealed { offset, bytes }, parts)
+            }
+        }
     }
 
     /// Of one that is registered, was, will be, or never was.
-    fn part_of_a_region(&mut self) -> Place {
-        let region = self.random.below(self.next_id) + 1;
+    fn part_of_a_region(&mut self) -> Span {
+        let mut known: Vec<u64> = self.model.regions.keys().copied().collect();
+        known.sort_unstable();
+        let region = match known.len() as u64 {
+            // One of the latest, which may be registered.
+            count if count > 0 && self.random.once_in(2) => {
+                known[(count - 1 - self.random.below(count.min(3))) as usize]
+            }
+            _ => self.random.below(self.next_id) + 1,
+        };
         let bytes = self.model.regions.get(&region).map_or(99, |r| r.bytes);
         let offset = self.random.up_to(bytes) / PAYLOAD_ALIGNMENT * PAYLOAD_ALIGNMENT;
-        Place::Region { region, offset, bytes: bytes - offset + u64::from(self.random.once_in(20)) }
+        Span { region, offset, bytes: bytes - offset + u64::from(self.random.once_in(20)) }
     }
 
     fn register(&mut self) {
@@ -164,7 +208,7 @@ impl Run {
             0 => drop(write(&mut pair.client.link, &mut pair.up, bytes_max, now, all)),
             1 => drop(write(&mut pair.server.link, &mut pair.down, bytes_max, now, all)),
             2 => self.server_takes(bytes_max, is_lossy).map(drop).unwrap(),
-            _ => self.client_takes(bytes_max).map(drop).unwrap(),
+            _ => self.client_takes(bytes_max, is_lossy).map(drop).unwrap(),
         }
     }
 
@@ -186,9 +230,9 @@ impl Run {
         Ok(true)
     }
 
-    fn client_takes(&mut self, bytes_max: usize) -> Result<bool, Violation> {
+    fn client_takes(&mut self, bytes_max: usize, is_lossy: bool) -> Result<bool, Violation> {
         let pair = &mut self.pair;
-        let got = read(&mut pair.client.link, &mut pair.down, bytes_max, false, pair.now)?;
+        let got = read(&mut pair.client.link, &mut pair.down, bytes_max, is_lossy, pair.now)?;
         while let Some(event) = self.pair.client.next_event()? {
             self.model.on_server_says(event, self.pair.now);
         }
@@ -206,7 +250,7 @@ impl Run {
             let mut moved = write(&mut pair.client.link, &mut pair.up, usize::MAX, now, true);
             moved |= write(&mut pair.server.link, &mut pair.down, usize::MAX, now, true);
             moved |= self.server_takes(usize::MAX, false).unwrap();
-            moved |= self.client_takes(usize::MAX).unwrap();
+            moved |= self.client_takes(usize::MAX, false).unwrap();
             if !moved && self.pair.server.link.is_flushed() && self.pair.client.link.is_flushed() {
                 return;
             }
@@ -249,9 +293,14 @@ impl Run {
 
     /// The connection is lost here and now: what the client is owed comes back, all else is gone.
     fn cut(self) {
-        let Pair { mut client, server, up, down, ledger, .. } = self.pair;
+        let Pair { mut client, mut server, up, down, ledger, .. } = self.pair;
         let tokens: Vec<_> = client.drain_tokens().collect();
-        drop(client);
+        let taken: Vec<_> =
+            client.take_descriptors().into_iter().chain(server.take_descriptors()).collect();
+        let files: HashSet<u64> = taken.iter().map(|file| file.name).collect();
+        assert_eq!(files.len(), taken.len(), "a descriptor came out twice");
+        assert!(client.take_descriptors().is_empty() && server.take_descriptors().is_empty());
+        drop((client, taken));
         let names: HashSet<u64> = tokens.iter().map(|token| token.name).collect();
         assert_eq!(names.len(), tokens.len());
         for (id, call) in &self.model.calls {
@@ -271,8 +320,11 @@ impl Run {
 #[test]
 fn every_call_ends_exactly_once() {
     let pool = Arc::default();
-    let retired: usize = (0..SEEDS).map(|seed| Run::new(seed, &pool).go()).sum();
-    assert!(retired > 1_000, "the runs no longer reach what they are for");
+    let mut reach = Reach::default();
+    (0..SEEDS).for_each(|seed| reach.add(&Run::new(seed, &pool).go()));
+    assert!(reach.retired > 1_000, "the runs no longer reach what they are for: {reach:?}");
+    assert!(reach.calls.as_flattened().iter().all(|&calls| calls > 100), "{reach:?}");
+    assert!(reach.sealed.iter().all(|&answers| answers > 100), "{reach:?}");
 }
 
 const SEEDS: u64 = 2_000;

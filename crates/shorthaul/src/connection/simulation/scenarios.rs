@@ -2,18 +2,21 @@
 
 use std::time::Duration;
 
-use super::pair::{ANSWER, FromClient, FromServer, LIMITS, Pair, assert_payload, read, write};
+use super::pair::{
+    ANSWER, ANSWER_FILE, FromClient, FromServer, LIMITS, NOTHING, Pair, Plan, UPLOAD_FILE,
+    assert_payload, inline, one_shot, read, region, sealed, sealed_offset, write,
+};
+use super::tokens::Counted;
 use crate::connection::Violation;
 use crate::connection::client::{Answered, ClientEvent};
-use crate::connection::server::{Answer, IncomingTarget, ServerEvent};
+use crate::connection::server::{Answer, IncomingFill, IncomingUpload, ServerEvent};
 use crate::error::{Code, Status};
 use crate::limits::{CANCEL_ACK_TIMEOUT, OUTBOX_FRAMES_MAX, RETIRED_BYTES_MAX};
-use crate::wire::{Frame, LaneNumber, Place};
-
-const INLINE: Place = Place::Inline { bytes_max: 5000 };
+use crate::parts::Parts;
+use crate::wire::{Frame, LaneNumber, Room, Span, Upload};
 
 /// The one answer among these events.
-fn answered(events: Vec<FromServer>) -> (u64, Answered) {
+fn answered(events: Vec<FromServer>) -> (u64, Answered<Counted>) {
     let [ClientEvent::Answered { token, answer }] = <[_; 1]>::try_from(events).unwrap() else {
         panic!("no answer")
     };
@@ -62,12 +65,12 @@ fn hellos_tell_the_limits() {
 #[test]
 fn an_answer_brings_its_payload() {
     let mut pair = Pair::open();
-    pair.start(7, INLINE);
+    pair.start(7, inline(5000));
     assert_eq!(calls(&pair.settle_for_server()), [7]);
     assert_eq!((pair.client.open_calls(), pair.server.open_calls()), (1, 1));
     pair.answer_by(7, LaneNumber::Inline, 4999);
     let (call, answer) = answered(pair.settle_for_client());
-    assert_eq!((call, answer.payload_bytes), (7, 4999));
+    assert_eq!((call, answer.parts.bytes()), (7, 4999));
     assert_payload(&answer.payload.unwrap(), ANSWER, 7);
     assert_eq!((pair.client.open_calls(), pair.server.open_calls()), (0, 0));
 }
@@ -76,7 +79,7 @@ fn an_answer_brings_its_payload() {
 fn over_the_limit_of_calls_one_call_fails_and_the_rest_goes_on() {
     let mut pair = Pair::open();
     let limit = u64::from(LIMITS.calls_max);
-    (1..=limit + 1).for_each(|call| pair.start(call, Place::None));
+    (1..=limit + 1).for_each(|call| pair.start(call, NOTHING));
     let (to_client, to_server) = pair.settle().unwrap();
     assert_eq!(calls(&to_server), Vec::from_iter(1..=limit));
     let (call, status) = refused(to_client);
@@ -84,7 +87,7 @@ fn over_the_limit_of_calls_one_call_fails_and_the_rest_goes_on() {
     assert!(status.message.contains("6 calls"), "{status}");
     pair.answer(1);
     assert_eq!(answered(pair.settle_for_client()).0, 1);
-    pair.start(limit + 2, Place::None);
+    pair.start(limit + 2, NOTHING);
     assert_eq!(calls(&pair.settle_for_server()), [limit + 2]);
 }
 
@@ -92,7 +95,7 @@ fn over_the_limit_of_calls_one_call_fails_and_the_rest_goes_on() {
 fn a_one_shot_call_that_is_refused_closes_its_descriptor() {
     let mut pair = Pair::open();
     let too_large = LIMITS.region_bytes_max + 1;
-    pair.start(1, Place::OneShot { bytes: too_large });
+    pair.start(1, one_shot(too_large));
     let (to_client, to_server) = pair.settle().unwrap();
     let [ServerEvent::Discard(descriptor)] = &to_server[..] else { panic!("{to_server:?}") };
     assert_eq!(descriptor.name, 1);
@@ -139,21 +142,181 @@ fn a_part_of_a_region_is_checked() {
         (1, u64::MAX - 63, 64, Code::InvalidArgument),
         (1, 0, u64::MAX, Code::InvalidArgument),
     ];
-    for (call, (region, offset, bytes, code)) in (1..).zip(cases) {
-        let place = Place::Region { region, offset, bytes };
-        pair.start(call, place);
-        assert_eq!(refused(pair.settle_for_client()).1.code, code, "{place:?}");
+    for (call, (id, offset, bytes, code)) in (1..).zip(cases) {
+        let room = region(id, offset, bytes);
+        pair.start(call, room);
+        assert_eq!(refused(pair.settle_for_client()).1.code, code, "{room:?}");
+        let upload = Upload::Region(Span { region: id, offset, bytes });
+        pair.start_with(call + 10, bringing(upload));
+        assert_eq!(refused(pair.settle_for_client()).1.code, code, "{upload:?}");
     }
-    let place = Place::Region { region: 1, offset: 64, bytes: 4032 };
-    pair.start(9, place);
+    pair.start(9, region(1, 64, 4032));
     assert_eq!(calls(&pair.settle_for_server()), [9]);
+    let upload = Upload::Region(Span { region: 1, offset: 64, bytes: 4032 });
+    pair.start_with(10, bringing(upload));
+    assert_eq!(calls(&pair.settle_for_server()), [10]);
+}
+
+/// A call that offers no room.
+fn bringing(upload: Upload) -> Plan {
+    Plan { room: NOTHING, upload, parts: Parts::one(upload.bytes() as usize) }
+}
+
+#[test]
+fn a_sealed_upload_is_checked_before_its_file_is_looked_at() {
+    let limit = LIMITS.region_bytes_max;
+    for (offset, bytes) in [
+        (1, 1),
+        (63, 0),
+        (0, limit + 1),
+        (limit, 1),
+        (64, limit),
+        (u64::MAX - 63, 64),
+        (0, u64::MAX),
+        (u64::MAX - 63, u64::MAX),
+    ] {
+        let mut pair = Pair::open();
+        // Both files come out, though only one is at fault.
+        let upload = Upload::Sealed { offset, bytes };
+        pair.start_with(1, Plan { room: one_shot(64), ..bringing(upload) });
+        let (to_client, to_server) = pair.settle().unwrap();
+        let mut names: Vec<u64> = discarded(to_server);
+        names.sort_unstable();
+        assert_eq!(names, [1, UPLOAD_FILE + 1], "{upload:?}");
+        assert_eq!(refused(to_client).1.code, Code::InvalidArgument, "{upload:?}");
+        pair.ledger.assert_empty();
+    }
+    let mut pair = Pair::open();
+    pair.start_with(1, bringing(Upload::Sealed { offset: 64, bytes: limit - 64 }));
+    assert_eq!(calls(&pair.settle_for_server()), [1]);
+}
+
+fn discarded(events: Vec<FromClient>) -> Vec<u64> {
+    let name = |event: FromClient| match event {
+        ServerEvent::Discard(descriptor) => descriptor.name,
+        other => panic!("{other:?}"),
+    };
+    events.into_iter().map(name).collect()
+}
+
+/// Whatever a call is refused for, what came with it is given out to be closed.
+#[test]
+fn a_refused_call_keeps_neither_of_its_files() {
+    let plan = || {
+        let upload = Upload::Sealed { offset: 0, bytes: 64 };
+        Plan { room: one_shot(64), ..bringing(upload) }
+    };
+    let mut pair = Pair::open();
+    (1..=u64::from(LIMITS.calls_max)).for_each(|call| pair.start(call, NOTHING));
+    pair.settle_for_server();
+    pair.start_with(9, plan());
+    let (to_client, to_server) = pair.settle().unwrap();
+    assert_eq!(discarded(to_server).len(), 2);
+    assert_eq!(refused(to_client).1.code, Code::ResourceExhausted);
+
+    let mut pair = Pair::open();
+    let room = Room { sealed_bytes: 9, ..region(77, 0, 64) };
+    pair.start_with(9, Plan { room, ..plan() });
+    let (to_client, to_server) = pair.settle().unwrap();
+    assert_eq!(discarded(to_server), [UPLOAD_FILE + 9]);
+    assert_eq!(refused(to_client).1.code, Code::NotFound);
+    pair.ledger.assert_empty();
+}
+
+#[test]
+fn two_files_of_a_call_are_not_mixed_up() {
+    let mut pair = Pair::open();
+    let upload = Upload::Sealed { offset: 64, bytes: 100 };
+    pair.start_with(5, Plan { room: one_shot(4096), ..bringing(upload) });
+    let [ServerEvent::Call(incoming)] = &pair.settle_for_server()[..] else { panic!() };
+    let IncomingFill::OneShot { descriptor, bytes: 4096 } = &incoming.fill else { panic!() };
+    assert_eq!(descriptor.name, 5);
+    let IncomingUpload::Sealed { descriptor, offset: 64, bytes: 100 } = &incoming.upload else {
+        panic!()
+    };
+    assert_eq!(descriptor.name, UPLOAD_FILE + 5);
+}
+
+#[test]
+fn a_sealed_answer_brings_its_file_and_its_parts() {
+    let mut pair = Pair::open();
+    pair.start(7, sealed(5000));
+    pair.settle_for_server();
+    let parts = Parts::of_lengths(4033, [4000, 1].into_iter()).unwrap();
+    pair.answer_with(7, LaneNumber::Sealed, parts.clone());
+    let (_, answer) = answered(pair.settle_for_client());
+    assert_eq!((answer.lane, answer.parts), (LaneNumber::Sealed, parts));
+    let (descriptor, offset) = answer.sealed.unwrap();
+    assert_eq!((descriptor.name, offset), (ANSWER_FILE + 7, sealed_offset(7)));
+}
+
+#[test]
+fn a_sealed_answer_to_a_call_that_was_cancelled_is_discarded() {
+    let mut pair = Pair::open();
+    pair.start(1, sealed(5000));
+    pair.settle_for_server();
+    pair.client.cancel(1, pair.now);
+    pair.answer_by(1, LaneNumber::Sealed, 5000);
+    let (events, _) = pair.settle().unwrap();
+    let [ClientEvent::LetGo { .. }, ClientEvent::Discard(descriptor)] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(descriptor.name, ANSWER_FILE + 1);
+    drop(events);
+    pair.ledger.assert_empty();
+
+    // One that was retired long ago too.
+    pair.start(2, sealed(5000));
+    pair.settle_for_server();
+    pair.client.cancel(2, pair.now);
+    pair.settle_for_server();
+    pair.pass(CANCEL_ACK_TIMEOUT);
+    let event = pair.client.handle_timeout(pair.now).unwrap();
+    assert!(matches!(event, Some(ClientEvent::Retired { .. })));
+    pair.answer_by(2, LaneNumber::Sealed, 5000);
+    let events = pair.settle_for_client();
+    assert!(matches!(events[..], [ClientEvent::Discard(_)]), "{events:?}");
+    drop((events, event));
+    pair.ledger.assert_empty();
+}
+
+/// The client is out of descriptors: its call has no payload, and everything else goes on.
+#[test]
+fn a_sealed_answer_whose_file_is_lost_is_told_of() {
+    let mut pair = Pair::open();
+    (1..=2).for_each(|call| pair.start(call, sealed(5000)));
+    pair.settle_for_server();
+    (1..=2).for_each(|call| pair.answer_by(call, LaneNumber::Sealed, 5000));
+    write(&mut pair.server.link, &mut pair.down, usize::MAX, pair.now, true);
+    for (is_lossy, call) in [(true, 1), (false, 2)] {
+        let link = &mut pair.client.link;
+        assert!(read(link, &mut pair.down, usize::MAX, is_lossy, pair.now).unwrap());
+        let event = pair.client.next_event().unwrap().unwrap();
+        let (found, answer) = answered(vec![event]);
+        assert_eq!((found, answer.lane), (call, LaneNumber::Sealed));
+        assert_eq!((answer.parts.bytes(), answer.sealed.is_none()), (5000, is_lossy));
+    }
+    pair.ledger.assert_empty();
+}
+
+/// Of two descriptors one arrived: the call has none, and the one that did is not kept.
+#[test]
+fn one_of_two_descriptors_is_none() {
+    let mut pair = Pair::open();
+    let upload = Upload::Sealed { offset: 0, bytes: 64 };
+    pair.start_with(1, Plan { room: one_shot(64), ..bringing(upload) });
+    write(&mut pair.client.link, &mut pair.up, usize::MAX, pair.now, true);
+    assert!(read(&mut pair.server.link, &mut pair.up, usize::MAX, true, pair.now).unwrap());
+    let (to_client, to_server) = pair.settle().unwrap();
+    assert_eq!(discarded(to_server), [1]);
+    assert_eq!(refused(to_client).1.code, Code::ResourceExhausted);
+    pair.ledger.assert_empty();
 }
 
 #[test]
 fn a_descriptor_that_did_not_arrive_fails_its_call_alone() {
     let mut pair = Pair::open();
-    let place = Place::OneShot { bytes: 64 };
-    (1..=2).for_each(|call| pair.start(call, place));
+    (1..=2).for_each(|call| pair.start(call, one_shot(64)));
     pair.register(3, 64);
     write(&mut pair.client.link, &mut pair.up, usize::MAX, pair.now, true);
     // The first and the last message lose theirs.
@@ -162,7 +325,7 @@ fn a_descriptor_that_did_not_arrive_fails_its_call_alone() {
         assert!(read(link, &mut pair.up, usize::MAX, is_lossy, pair.now).unwrap());
         while let Some(event) = pair.server.next_event(pair.now).unwrap() {
             let ServerEvent::Call(incoming) = event else { panic!("{event:?}") };
-            let IncomingTarget::OneShot { descriptor, .. } = incoming.target else {
+            let IncomingFill::OneShot { descriptor, .. } = incoming.fill else {
                 panic!("{incoming:?}")
             };
             assert_eq!((incoming.call, descriptor.name), (2, 2), "nothing shifts");
@@ -179,7 +342,7 @@ fn a_descriptor_that_did_not_arrive_fails_its_call_alone() {
 #[test]
 fn a_cancelled_call_comes_out_when_the_server_has_answered() {
     let mut pair = Pair::open();
-    pair.start(1, Place::None);
+    pair.start(1, NOTHING);
     pair.settle_for_server();
     assert!(pair.client.cancel(1, pair.now));
     assert!(matches!(pair.settle_for_server()[..], [ServerEvent::Cancel { call: 1 }]));
@@ -195,7 +358,7 @@ fn a_cancelled_call_comes_out_when_the_server_has_answered() {
 #[test]
 fn a_cancel_that_crosses_the_answer_has_nothing_to_do() {
     let mut pair = Pair::open();
-    pair.start(1, Place::None);
+    pair.start(1, NOTHING);
     pair.settle_for_server();
     pair.answer(1);
     assert!(pair.client.cancel(1, pair.now));
@@ -208,7 +371,7 @@ fn a_cancel_that_crosses_the_answer_has_nothing_to_do() {
 #[test]
 fn a_second_cancel_does_nothing() {
     let mut pair = Pair::open();
-    pair.start(1, Place::None);
+    pair.start(1, NOTHING);
     assert!(pair.client.cancel(1, pair.now));
     assert!(!pair.client.cancel(1, pair.now));
     pair.settle_for_server();
@@ -219,7 +382,7 @@ fn a_second_cancel_does_nothing() {
 #[test]
 fn a_cancel_sent_again_and_again_is_told_once() {
     let mut pair = Pair::open();
-    pair.start(1, Place::None);
+    pair.start(1, NOTHING);
     pair.settle_for_server();
     for _ in 0..10 {
         pair.client.link.push(Frame::Cancel { call: 1 });
@@ -236,7 +399,7 @@ fn a_failure_is_a_failure_whatever_a_handler_makes_of_it() {
         (Code::OutOfRange, Code::OutOfRange, Some(9)),
     ] {
         let mut pair = Pair::open();
-        pair.start(1, Place::None);
+        pair.start(1, NOTHING);
         pair.settle_for_server();
         pair.server.answer(1, Answer::failure(odd(code)));
         let events = pair.settle_for_client();
@@ -249,7 +412,7 @@ fn a_failure_is_a_failure_whatever_a_handler_makes_of_it() {
 #[test]
 fn a_cancel_without_an_answer_retires_the_call() {
     let mut pair = Pair::open();
-    pair.start(1, Place::OneShot { bytes: 4096 });
+    pair.start(1, one_shot(4096));
     let running = pair.settle_for_server();
     pair.client.cancel(1, pair.now);
     pair.settle_for_server();
@@ -272,10 +435,10 @@ fn a_cancel_without_an_answer_retires_the_call() {
 #[test]
 fn retired_memory_is_bounded_but_inline_answers_retire_none() {
     let mut pair = Pair::open();
-    let half = Place::Region { region: 1, offset: 0, bytes: RETIRED_BYTES_MAX / 2 };
-    let inline = Place::Inline { bytes_max: u64::MAX };
-    for (call, place) in (1..).zip([inline, half, inline, half, half]) {
-        pair.start(call, place);
+    let half = region(1, 0, RETIRED_BYTES_MAX / 2);
+    let inline = Room { sealed_bytes: u64::MAX, ..inline(u64::MAX) };
+    for (call, room) in (1..).zip([inline, half, inline, half, half]) {
+        pair.start(call, room);
         pair.client.cancel(call, pair.now);
     }
     pair.pass(CANCEL_ACK_TIMEOUT);
@@ -287,6 +450,30 @@ fn retired_memory_is_bounded_but_inline_answers_retire_none() {
     assert_eq!(end, Violation::RetiredBytes);
     let rest: Vec<_> = pair.client.drain_tokens().map(|token| token.name).collect();
     assert_eq!(rest, [5]);
+}
+
+/// The server may be reading an upload from a region; a sealed file nobody has to keep.
+#[test]
+fn retired_uploads_count_if_they_lie_in_a_region() {
+    let third = RETIRED_BYTES_MAX / 3 + 1;
+    let sealed = Plan {
+        room: sealed(u64::MAX),
+        ..bringing(Upload::Sealed { offset: 0, bytes: RETIRED_BYTES_MAX })
+    };
+    let lent = Upload::Region(Span { region: 1, offset: 0, bytes: third });
+    let lent = || Plan { room: region(1, 0, third), ..bringing(lent) };
+    let mut pair = Pair::open();
+    for (call, plan) in (1..).zip([sealed, lent(), lent()]) {
+        pair.start_with(call, plan);
+        pair.client.cancel(call, pair.now);
+    }
+    pair.pass(CANCEL_ACK_TIMEOUT);
+    for call in 1..=2 {
+        let event = pair.client.handle_timeout(pair.now).unwrap();
+        assert!(matches!(event, Some(ClientEvent::Retired { token }) if token.name == call));
+    }
+    let end = pair.client.handle_timeout(pair.now).unwrap_err();
+    assert_eq!(end, Violation::RetiredBytes);
 }
 
 #[test]

@@ -82,8 +82,8 @@ impl Wire {
             left -= taken;
         }
         assert!(!bytes.is_empty(), "a transmit without bytes");
-        let descriptors = transmit.descriptor.map(Counted::duplicate);
-        Some(self.push(bytes, descriptors.into_iter().collect()))
+        let descriptors = transmit.descriptors.iter().map(Counted::duplicate).collect();
+        Some(self.push(bytes, descriptors))
     }
 
     /// Writes bytes and descriptors as they are, whatever the room.
@@ -95,8 +95,8 @@ impl Wire {
     }
 
     /// Reads at most `bytes_max` bytes. The descriptors of a piece come with the first byte that is
-    /// read of it, and the read stops behind that piece. `is_lossy`: the reader is out of
-    /// descriptors.
+    /// read of it, and the read stops behind that piece. `is_lossy`: the reader has room for one
+    /// descriptor less than comes.
     pub(super) fn read(
         &mut self,
         space: &mut [u8],
@@ -123,7 +123,10 @@ impl Wire {
         self.held_bytes -= filled;
         let arrival = match (arrived.is_empty(), is_lossy) {
             (true, _) => Arrival::None,
-            (false, true) => Arrival::Lost(SmallVec::new()),
+            (false, true) => {
+                arrived.pop();
+                Arrival::Lost(arrived)
+            }
             (false, false) => Arrival::Some(arrived),
         };
         (filled, arrival)

@@ -9,24 +9,28 @@ use std::path::Path;
 
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 
-use super::raw::{self, Place, Raw};
+use super::raw::{self, Place, Raw, Upload};
 use super::{Stage, eventually, isolated, pattern};
 
 /// A descriptor, how large it is said to be, and what the server must say of it.
-struct Subject {
-    name: &'static str,
-    descriptor: OwnedFd,
-    bytes: u64,
-    said: &'static str,
+pub(crate) struct Subject {
+    pub(crate) name: &'static str,
+    pub(crate) descriptor: OwnedFd,
+    pub(crate) bytes: u64,
+    pub(crate) said: &'static str,
 }
 
-fn subject(name: &'static str, descriptor: impl Into<OwnedFd>, said: &'static str) -> Subject {
+pub(crate) fn subject(
+    name: &'static str,
+    descriptor: impl Into<OwnedFd>,
+    said: &'static str,
+) -> Subject {
     let (descriptor, bytes) = (descriptor.into(), 4096);
     Subject { name, descriptor, bytes, said }
 }
 
 /// A memory file of `bytes` bytes with these seals.
-fn memory_file(bytes: u64, seals: SealFlags) -> OwnedFd {
+pub(crate) fn memory_file(bytes: u64, seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("hostile", flags).unwrap();
     rustix::fs::ftruncate(&file, bytes).unwrap();
@@ -40,7 +44,7 @@ pub(crate) fn sealed(bytes: u64) -> OwnedFd {
 }
 
 /// The same file, opened another way.
-fn reopened(file: &OwnedFd, options: &OpenOptions) -> File {
+pub(crate) fn reopened(file: &OwnedFd, options: &OpenOptions) -> File {
     options.open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap()
 }
 
@@ -49,7 +53,7 @@ fn open_rw(path: impl AsRef<Path>) -> Option<File> {
 }
 
 /// Everything that is no memory file. What this machine doesn't have is left out.
-fn no_memory_files(folder: &Path) -> Vec<Subject> {
+pub(crate) fn no_memory_files(folder: &Path) -> Vec<Subject> {
     let other = "is a file, pipe, socket or device";
     let (read_end, write_end) = std::io::pipe().unwrap();
     let fifo = folder.join("fifo");
@@ -175,7 +179,10 @@ fn a_registered_file_can_be_neither_sealed_nor_cut() {
     let mut raw = Raw::open(&stage.path);
     raw.send_with(&raw::register(1, 8192), &[file.as_fd()]);
     assert_eq!(raw.registered().code, raw::OK);
-    assert!(rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).is_err());
+    for seal in [SealFlags::SHRINK, SealFlags::WRITE, SealFlags::FUTURE_WRITE, SealFlags::SEAL] {
+        let refused = rustix::fs::fcntl_add_seals(&file, seal);
+        assert_eq!(refused, Err(rustix::io::Errno::PERM), "{seal:?}");
+    }
     assert!(
         rustix::fs::ftruncate(&file, 0).is_err() && rustix::fs::ftruncate(&file, 9000).is_err()
     );
@@ -191,14 +198,14 @@ fn a_registered_file_can_be_neither_sealed_nor_cut() {
     stage.honest_calls();
 }
 
-fn check_bytes(file: &OwnedFd, offset: u64, expected: &[u8]) {
+pub(crate) fn check_bytes(file: &OwnedFd, offset: u64, expected: &[u8]) {
     let mut found = vec![0; expected.len()];
     assert_eq!(rustix::io::pread(file, &mut found, offset).unwrap(), expected.len());
     assert!(found == expected, "{} bytes at {offset}", expected.len());
 }
 
 /// A region of 1 MiB, registered as number 1.
-fn registered(stage: &Stage) -> (Raw, OwnedFd) {
+pub(crate) fn registered(stage: &Stage) -> (Raw, OwnedFd) {
     let file = sealed(1 << 20);
     let mut raw = Raw::open(&stage.path);
     raw.send_with(&raw::register(1, 1 << 20), &[file.as_fd()]);
@@ -286,9 +293,16 @@ fn payloads_of_no_bytes_are_in_order() {
         raw.send_with(&raw::fill(1, Place::one_shot(0), 0, 1), &[file.as_fd()]);
         assert_eq!(raw.reply().code, raw::OK, "{file_bytes}");
     }
-    raw.send(&raw::fill(1, Place::inline(0), 0, 1));
-    let reply = raw.reply();
-    assert_eq!((reply.code, reply.lane, reply.payload_bytes), (raw::OK, raw::LANE_INLINE, 0));
+    // Of no bytes inline is no offer, but it needs none.
+    for (place, lane) in [
+        (Place::NONE, raw::LANE_NONE),
+        (Place::inline(0), raw::LANE_NONE),
+        (Place::inline(1), raw::LANE_INLINE),
+    ] {
+        raw.send(&raw::fill(1, place, 0, 1));
+        let reply = raw.reply();
+        assert_eq!((reply.code, reply.lane, reply.payload_bytes), (raw::OK, lane, 0));
+    }
     stage.honest_calls();
 }
 
@@ -329,9 +343,18 @@ fn a_misplaced_descriptor_ends_the_connection() {
         let mut raw = Raw::open(&stage.path);
         raw.send_with(&cancel, &[file.as_fd()]);
         assert!(raw.goodbye().message.contains("no frame claims"));
-        raw = Raw::open(&stage.path);
-        raw.send(&register);
-        assert!(raw.goodbye().message.contains("the 1 descriptors that a frame announces"));
+        let upload = Upload::sealed(0, 64);
+        let two_files = raw::echo(1, Place::one_shot(64), upload);
+        for (frame, due) in
+            [(&register, 1), (&raw::echo(1, Place::NONE, upload), 1), (&two_files, 2)]
+        {
+            for count in (0..=3).filter(|&count| count != due) {
+                raw = Raw::open(&stage.path);
+                raw.send_with(frame, &vec![file.as_fd(); count]);
+                let said = format!("the {due} descriptors that a frame announces");
+                assert!(raw.goodbye().message.contains(&said));
+            }
+        }
         // A second one, in mid-frame. Whether the server reads once or twice is up to the
         // kernel: it is refused in both.
         for _ in 0..100 {

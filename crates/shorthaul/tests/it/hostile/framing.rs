@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::raw::{self, Place, Raw};
+use super::raw::{self, Place, Raw, Upload};
 use super::{Stage, isolated};
 
 /// What is sent behind the hellos, and what the server must say.
@@ -72,6 +72,7 @@ fn bad_headers() -> Vec<Violation> {
     let cancel = || raw::of_id(raw::CANCEL, 1);
     let cancel_of = |bytes| raw::header(raw::CANCEL, 0, bytes, 0);
     let call_of = |body_bytes, payload_bytes| raw::header(raw::CALL, 0, body_bytes, payload_bytes);
+    let most = 96 + 8192 + 255 + 65_536;
     let no_descriptor = altered(raw::register(1, 64), 1, &[0]);
     let over = "of payload, over the limit";
     vec![
@@ -80,11 +81,11 @@ fn bad_headers() -> Vec<Violation> {
         violation(altered(cancel(), 3, &[1]), "reserved bytes of a Cancel"),
         violation(cancel_of(7), "a Cancel frame announces 7 bytes of body"),
         violation(cancel_of(9), "a Cancel frame announces 9 bytes of body"),
-        violation(call_of(47, 0), "a Call frame announces 47 bytes of body"),
-        violation(call_of(65_840, 0), "a Call frame announces 65840 bytes"),
+        violation(call_of(95, 0), "a Call frame announces 95 bytes of body"),
+        violation(call_of(most + 1, 0), "a Call frame announces 74080 bytes"),
         violation(call_of(u32::MAX, 0), "announces 4294967295 bytes of body"),
-        violation(call_of(48, (128 << 20) + 1), over),
-        violation(call_of(48, u64::MAX), over),
+        violation(call_of(96, (128 << 20) + 1), over),
+        violation(call_of(96, u64::MAX), over),
         violation(raw::header(raw::CANCEL, 0, 8, 1), "over the limit of 0"),
         violation(altered(cancel(), 1, &[1]), "announces 1 descriptors"),
         violation(no_descriptor, "announces 0 descriptors"),
@@ -95,18 +96,41 @@ fn bad_calls() -> Vec<Violation> {
     let call = || raw::call(1, Place::NONE, b"echo", b"request");
     let named = |method: &[u8]| raw::call(1, Place::NONE, method, b"");
     let lengths = "do not add up";
-    vec![
-        violation(altered(call(), 16 + 17, &[1]), "reserved bytes of a Call"),
-        violation(altered(call(), 16 + 24, &[1]), "reserved bytes of a Call"),
+    let reserved = "reserved bytes of a Call";
+    let region = || raw::echo(1, Place::NONE, Upload::region(1, 0, 100));
+    let parted =
+        |lengths: &[u64]| raw::echo_parts(1, Place::NONE, Upload::region(1, 0, 100), lengths);
+    let place = Place { inline_bytes: 10, inline_first_bytes: 11, ..Place::NONE };
+    let no_parts = "the parts of a payload do not add up";
+    let mut all = vec![
+        violation(altered(region(), 16 + 17, &[3]), "unknown kind 3 of upload"),
+        violation(altered(region(), 16 + 17, &[0]), reserved),
+        violation([&altered(region(), 8, &[1])[..], b"x"].concat(), lengths),
+        violation(raw::call(1, place, b"echo", b""), lengths),
+        violation(parted(&[100]), no_parts),
+        violation(parted(&[30, 30]), no_parts),
+        violation(parted(&[30, 37]), no_parts),
+        violation(parted(&[100; 1025]), no_parts),
+        violation(altered(parted(&[64, 36]), 16 + 92, &[3]), lengths),
+        violation(raw::echo(1, Place::one_shot(8), Upload::sealed(0, 8)), "the 2 descriptors"),
+    ];
+    all.extend(
+        (24..48).chain(64..88).map(|at| violation(altered(call(), 16 + at, &[1]), reserved)),
+    );
+    all.extend([
+        violation(altered(call(), 16 + 94, &[1]), reserved),
+        violation(altered(call(), 16 + 95, &[1]), reserved),
         violation(altered(call(), 16 + 18, &[5]), lengths),
         violation(altered(call(), 16 + 20, &[6]), lengths),
         violation(altered(call(), 16 + 20, &[0xff; 4]), lengths),
         violation(named(&[b'm'; 256]), lengths),
         violation(named(b"\xff\xfe"), "not UTF-8"),
-        violation(altered(call(), 16 + 16, &[4]), "unknown place 4"),
-        violation(altered(call(), 16 + 16, &[3]), "announces 0 descriptors"),
-        violation(altered(call(), 1, &[2]), "announces 2 descriptors"),
-    ]
+        violation(altered(call(), 16 + 16, &[3]), "unknown memory 3 to be filled"),
+        violation(altered(call(), 16 + 16, &[2]), "announces 0 descriptors"),
+        violation(altered(call(), 16 + 17, &[2]), "announces 0 descriptors"),
+        violation(altered(call(), 1, &[3]), "announces 3 descriptors"),
+    ]);
+    all
 }
 
 fn provoke(raw: &mut Raw, violation: &Violation, descriptors: &[BorrowedFd<'_>]) -> raw::Answer {
@@ -205,7 +229,7 @@ fn announcing_gigabytes_costs_no_memory() {
         for round in 0..20 {
             let mut pending = Vec::new();
             for (body_bytes, payload_bytes) in
-                [(u32::MAX, 0), (48, 4 << 30), (48, u64::from(u32::MAX)), (48, u64::MAX)]
+                [(u32::MAX, 0), (96, 4 << 30), (96, u64::from(u32::MAX)), (96, u64::MAX)]
             {
                 let mut raw = Raw::open(&stage.path);
                 raw.send(&raw::header(raw::CALL, 0, body_bytes, payload_bytes));
@@ -228,7 +252,7 @@ fn announcing_gigabytes_costs_no_memory() {
     });
 }
 
-fn resident_bytes() -> usize {
+pub(super) fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024

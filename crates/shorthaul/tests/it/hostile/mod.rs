@@ -6,16 +6,21 @@ mod descriptor;
 mod framing;
 mod peers;
 mod raw;
+mod sealed_answers;
 mod servers;
+mod uploads;
 
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shorthaul::{
-    Buffer, Code, DirectClient, InboundCall, Lane, RunningServer, Server, ServerOptions, Status,
+    Buffer, Code, DirectClient, InboundCall, Lane, RunningServer, SealedObject, Server,
+    ServerOptions, Status,
 };
 use tempfile::TempDir;
 
@@ -105,10 +110,7 @@ fn serve(
         }
         "echo" => {
             let response = call.request().to_vec();
-            let payload = call.upload()?.into_slice()?.to_vec();
-            if !payload.is_empty() {
-                call.payload(payload.len())?.copy_from(&payload)?;
-            }
+            echo(call)?;
             call.reply(&response)
         }
         "gate" => {
@@ -118,8 +120,44 @@ fn serve(
             waited.expect("the gate is opened");
             call.reply(b"opened")
         }
+        // Looks at its payload only when it is let through.
+        "gate echo" => {
+            arrive.send(()).ok();
+            let waited = opened.lock().unwrap().recv_timeout(PATIENCE);
+            waited.expect("the gate is opened");
+            echo(call)?;
+            call.reply(b"opened")
+        }
+        "no bytes in two parts" => {
+            call.payload(0)?.next_part()?;
+            call.reply(b"")
+        }
+        "object" => {
+            let start = call.request()[0] as usize;
+            let object = SealedObject::copy_of(&pattern(HONEST_BYTES, 1)).unwrap();
+            call.payload_object(&object, start * 64..HONEST_BYTES)?;
+            call.reply(b"")
+        }
         other => Err(Status::new(Code::Unimplemented, format!("no method {other}"))),
     }
+}
+
+/// Answers with the payload of the request, in the same parts.
+fn echo(call: &mut InboundCall) -> Result<(), Status> {
+    let upload = call.upload()?;
+    let parts = upload.parts().clone();
+    let payload = upload.into_slice()?.to_vec();
+    if payload.is_empty() {
+        return Ok(());
+    }
+    let mut out = call.payload(payload.len())?;
+    for (index, part) in parts.iter().enumerate() {
+        if index > 0 {
+            out.next_part()?;
+        }
+        out.copy_from(&payload[part])?;
+    }
+    Ok(())
 }
 
 fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
@@ -160,6 +198,17 @@ impl Census {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// Runs something while this process can open `count` descriptors and no more. Only for tests that
+/// are [`isolated`].
+fn with_descriptors(count: u64, run: impl FnOnce()) {
+    let limits = getrlimit(Resource::Nofile);
+    // The kernel gives the lowest number that is free.
+    let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(next + count), ..limits }).unwrap();
+    run();
+    setrlimit(Resource::Nofile, limits).unwrap();
 }
 
 /// Waits for something that other threads will have done soon.

@@ -1,14 +1,17 @@
 //! A peer that speaks the protocol by hand: every byte is put together here, as docs/PROTOCOL.md
 //! describes it, and nothing keeps it from lying.
 
-use std::io::{IoSlice, Read};
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 
 pub(crate) const HELLO: u8 = 1;
 pub(crate) const CALL: u8 = 2;
@@ -34,6 +37,10 @@ pub(crate) const LANE_NONE: u8 = 0;
 pub(crate) const LANE_INLINE: u8 = 1;
 pub(crate) const LANE_FILL_WRITE: u8 = 2;
 pub(crate) const LANE_FILL_MAP: u8 = 3;
+pub(crate) const LANE_SEALED: u8 = 4;
+
+/// "I can take sealed memory files".
+pub(crate) const SEALED: u64 = 1;
 
 /// A frame as it was received.
 #[derive(Debug)]
@@ -41,6 +48,7 @@ pub(crate) struct Frame {
     pub(crate) kind: u8,
     pub(crate) body: Vec<u8>,
     pub(crate) payload: Vec<u8>,
+    pub(crate) descriptors: Vec<OwnedFd>,
 }
 
 /// A REPLY, REGISTERED or GOODBYE, taken apart.
@@ -53,6 +61,12 @@ pub(crate) struct Answer {
     pub(crate) response: Vec<u8>,
     pub(crate) message: String,
     pub(crate) payload: Vec<u8>,
+    /// Where in a sealed memory file the payload starts.
+    pub(crate) offset: u64,
+    /// Lengths of its parts; none if it is one.
+    pub(crate) parts: Vec<u64>,
+    /// The sealed memory file.
+    pub(crate) file: Option<OwnedFd>,
 }
 
 /// One end of a connection.
@@ -74,8 +88,13 @@ impl Raw {
 
     /// A client that has exchanged hellos.
     pub(crate) fn open(path: &Path) -> Self {
+        Self::open_with(path, 0)
+    }
+
+    /// A client with these features that has exchanged hellos.
+    pub(crate) fn open_with(path: &Path, features: u64) -> Self {
         let mut raw = Self::connect(path);
-        raw.send(&hello());
+        raw.send(&hello_with(features));
         raw.expect(HELLO);
         raw
     }
@@ -105,15 +124,16 @@ impl Raw {
 
     /// The next frame; none at the end of the stream.
     pub(crate) fn next(&mut self) -> Option<Frame> {
-        let header = self.read(16)?;
+        let mut descriptors = Vec::new();
+        let header = self.read(16, &mut descriptors)?;
         let body_bytes = u32_at(&header, 4) as usize;
         let payload_bytes = u64_at(&header, 8) as usize;
         assert_eq!(header[2..4], [0; 2], "reserved bytes are zero");
-        Some(Frame {
-            kind: header[0],
-            body: self.read(body_bytes)?,
-            payload: self.read(payload_bytes)?,
-        })
+        assert_eq!(usize::from(header[1]), descriptors.len(), "descriptors come with the header");
+        let body = self.read(body_bytes, &mut descriptors)?;
+        let payload = self.read(payload_bytes, &mut descriptors)?;
+        assert_eq!(usize::from(header[1]), descriptors.len(), "and not later");
+        Some(Frame { kind: header[0], body, payload, descriptors })
     }
 
     pub(crate) fn expect(&mut self, kind: u8) -> Frame {
@@ -123,19 +143,26 @@ impl Raw {
     }
 
     pub(crate) fn reply(&mut self) -> Answer {
-        let Frame { body, payload, .. } = self.expect(REPLY);
+        let Frame { body, payload, mut descriptors, .. } = self.expect(REPLY);
+        let (lane, parts) = (body[12], u16_at(&body, 14));
         let (response_bytes, message_bytes) = (u32_at(&body, 24), u32_at(&body, 28));
-        let (response, message) = body[32..].split_at(response_bytes as usize);
+        let (table, texts) = body[40..].split_at(usize::from(parts) * 8);
+        let (response, message) = texts.split_at(response_bytes as usize);
         assert_eq!(message.len(), message_bytes as usize);
-        assert_eq!(body[13..16], [0; 3], "reserved");
+        assert_eq!(body[13], 0, "reserved");
+        assert_eq!(descriptors.len(), usize::from(lane == LANE_SEALED));
+        assert!(lane == LANE_SEALED || u64_at(&body, 32) == 0, "an offset into nothing");
         Answer {
             id: u64_at(&body, 0),
             code: u32_at(&body, 8),
-            lane: body[12],
+            lane,
             payload_bytes: u64_at(&body, 16),
             response: response.to_vec(),
             message: String::from_utf8(message.to_vec()).unwrap(),
             payload,
+            offset: u64_at(&body, 32),
+            parts: (0..usize::from(parts)).map(|part| u64_at(table, part * 8)).collect(),
+            file: descriptors.pop(),
         }
     }
 
@@ -162,15 +189,28 @@ impl Raw {
         }
     }
 
-    fn read(&mut self, bytes: usize) -> Option<Vec<u8>> {
+    fn read(&mut self, bytes: usize, descriptors: &mut Vec<OwnedFd>) -> Option<Vec<u8>> {
         let mut found = vec![0; bytes];
-        match self.socket.read_exact(&mut found) {
-            Ok(()) => Some(found),
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => None,
-            // Closed with bytes of ours unread, which is the end too.
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => None,
-            Err(error) => panic!("{error}"),
+        let mut filled = 0;
+        while filled < bytes {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut parts = [IoSliceMut::new(&mut found[filled..])];
+            match recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Ok(received) if received.bytes == 0 => return None,
+                Ok(received) => filled += received.bytes,
+                Err(rustix::io::Errno::INTR) => {}
+                // Closed with bytes of ours unread, which is the end too.
+                Err(rustix::io::Errno::CONNRESET) => return None,
+                Err(error) => panic!("{error}"),
+            }
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(arrived) = message {
+                    descriptors.extend(arrived);
+                }
+            }
         }
+        Some(found)
     }
 }
 
@@ -193,10 +233,19 @@ pub(crate) fn hello() -> Vec<u8> {
 }
 
 pub(crate) fn hello_of(version_min: u16, version_max: u16) -> Vec<u8> {
+    hello_body(version_min, version_max, 0)
+}
+
+pub(crate) fn hello_with(features: u64) -> Vec<u8> {
+    hello_body(1, 1, features)
+}
+
+fn hello_body(version_min: u16, version_max: u16, features: u64) -> Vec<u8> {
     let mut body = b"shorthl\0".to_vec();
     body.extend_from_slice(&version_min.to_le_bytes());
     body.extend_from_slice(&version_max.to_le_bytes());
-    body.extend_from_slice(&[0; 12]);
+    body.extend_from_slice(&[0; 4]);
+    body.extend_from_slice(&features.to_le_bytes());
     for limit in [128_u32, 256, 65_536, 0] {
         body.extend_from_slice(&limit.to_le_bytes());
     }
@@ -206,32 +255,64 @@ pub(crate) fn hello_of(version_min: u16, version_max: u16) -> Vec<u8> {
     frame(HELLO, 0, &body, b"")
 }
 
-/// Where a call wants its payload, as numbers.
+/// What a call offers for the payload of its answer, as numbers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Place {
+    pub(crate) fill: u8,
+    pub(crate) region: u64,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) inline_bytes: u64,
+    pub(crate) inline_first_bytes: u32,
+    pub(crate) sealed_bytes: u64,
+}
+
+impl Place {
+    pub(crate) const NONE: Self = Self {
+        fill: 0,
+        region: 0,
+        offset: 0,
+        bytes: 0,
+        inline_bytes: 0,
+        inline_first_bytes: 0,
+        sealed_bytes: 0,
+    };
+
+    pub(crate) const fn inline(inline_bytes: u64) -> Self {
+        Self { inline_bytes, ..Self::NONE }
+    }
+
+    pub(crate) const fn sealed(sealed_bytes: u64) -> Self {
+        Self { sealed_bytes, ..Self::NONE }
+    }
+
+    pub(crate) const fn region(region: u64, offset: u64, bytes: u64) -> Self {
+        Self { fill: 1, region, offset, bytes, ..Self::NONE }
+    }
+
+    pub(crate) const fn one_shot(bytes: u64) -> Self {
+        Self { fill: 2, bytes, ..Self::NONE }
+    }
+}
+
+/// Bulk that lies elsewhere than behind its call, as numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Upload {
     pub(crate) number: u8,
     pub(crate) region: u64,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
 }
 
-impl Place {
-    pub(crate) const NONE: Self = Self::of(0, 0, 0, 0);
-
-    pub(crate) const fn inline(bytes: u64) -> Self {
-        Self::of(1, 0, 0, bytes)
-    }
+impl Upload {
+    pub(crate) const NONE: Self = Self { number: 0, region: 0, offset: 0, bytes: 0 };
 
     pub(crate) const fn region(region: u64, offset: u64, bytes: u64) -> Self {
-        Self::of(2, region, offset, bytes)
+        Self { number: 1, region, offset, bytes }
     }
 
-    pub(crate) const fn one_shot(bytes: u64) -> Self {
-        Self::of(3, 0, 0, bytes)
-    }
-
-    const fn of(number: u8, region: u64, offset: u64, bytes: u64) -> Self {
-        Self { number, region, offset, bytes }
+    pub(crate) const fn sealed(offset: u64, bytes: u64) -> Self {
+        Self { number: 2, region: 0, offset, bytes }
     }
 }
 
@@ -246,17 +327,55 @@ pub(crate) fn call_with(
     request: &[u8],
     payload: &[u8],
 ) -> Vec<u8> {
+    let body = call_body(id, (place, Upload::NONE), &[], method, request);
+    frame(CALL, u8::from(place.fill == 2), &body, payload)
+}
+
+/// A call of the method that answers with what it was sent, with bulk that lies elsewhere.
+pub(crate) fn echo(id: u64, place: Place, upload: Upload) -> Vec<u8> {
+    echo_parts(id, place, upload, &[])
+}
+
+pub(crate) fn echo_parts(id: u64, place: Place, upload: Upload, parts: &[u64]) -> Vec<u8> {
+    upload_to(b"echo", id, place, upload, parts)
+}
+
+pub(crate) fn upload_to(
+    method: &[u8],
+    id: u64,
+    place: Place,
+    upload: Upload,
+    parts: &[u64],
+) -> Vec<u8> {
+    let descriptors = u8::from(place.fill == 2) + u8::from(upload.number == 2);
+    frame(CALL, descriptors, &call_body(id, (place, upload), parts, method, b""), b"")
+}
+
+fn call_body(
+    id: u64,
+    (place, upload): (Place, Upload),
+    parts: &[u64],
+    method: &[u8],
+    request: &[u8],
+) -> Vec<u8> {
     let mut body = id.to_le_bytes().to_vec();
     body.extend_from_slice(&[0; 8]);
-    body.extend_from_slice(&[place.number, 0]);
+    body.extend_from_slice(&[place.fill, upload.number]);
     body.extend_from_slice(&(method.len() as u16).to_le_bytes());
     body.extend_from_slice(&(request.len() as u32).to_le_bytes());
-    for field in [place.region, place.offset, place.bytes] {
+    for field in [place.region, place.offset, place.bytes, place.inline_bytes, place.sealed_bytes] {
         body.extend_from_slice(&field.to_le_bytes());
     }
+    for field in [upload.region, upload.offset, upload.bytes] {
+        body.extend_from_slice(&field.to_le_bytes());
+    }
+    body.extend_from_slice(&place.inline_first_bytes.to_le_bytes());
+    body.extend_from_slice(&(parts.len() as u16).to_le_bytes());
+    body.extend_from_slice(&[0; 2]);
+    parts.iter().for_each(|length| body.extend_from_slice(&length.to_le_bytes()));
     body.extend_from_slice(method);
     body.extend_from_slice(request);
-    frame(CALL, u8::from(place.number == 3), &body, payload)
+    body
 }
 
 /// A call of the method that fills a payload with a pattern.
@@ -277,11 +396,22 @@ pub(crate) fn of_id(kind: u8, id: u64) -> Vec<u8> {
 
 /// The body of a REPLY.
 pub(crate) fn reply_body(id: u64, code: u32, lane: u8, payload_bytes: u64) -> Vec<u8> {
+    reply_body_at(id, code, lane, payload_bytes, 0)
+}
+
+pub(crate) fn reply_body_at(
+    id: u64,
+    code: u32,
+    lane: u8,
+    payload_bytes: u64,
+    offset: u64,
+) -> Vec<u8> {
     let mut body = id.to_le_bytes().to_vec();
     body.extend_from_slice(&code.to_le_bytes());
     body.extend_from_slice(&[lane, 0, 0, 0]);
     body.extend_from_slice(&payload_bytes.to_le_bytes());
     body.extend_from_slice(&[0; 8]);
+    body.extend_from_slice(&offset.to_le_bytes());
     body
 }
 
@@ -303,7 +433,14 @@ fn status(id: u64, body: &[u8]) -> Answer {
         response: Vec::new(),
         message: String::from_utf8(body[8..].to_vec()).unwrap(),
         payload: Vec::new(),
+        offset: 0,
+        parts: Vec::new(),
+        file: None,
     }
+}
+
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap())
 }
 
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {

@@ -18,6 +18,7 @@ fn outcomes(wanted: Wanted, script: fn(&mut Raw, u64)) -> [Error; 2] {
             Wanted::Nothing => call.send(),
             Wanted::Inline => call.inline(100).send(),
             Wanted::Fresh => call.into_fresh(4096).send(),
+            Wanted::Sealed => call.sealed(4096).send(),
         };
         let failed = outcome.expect_err("a lie");
         assert!(failed.error().closes_connection() && !client.is_alive(), "{failed}");
@@ -30,6 +31,7 @@ fn outcomes(wanted: Wanted, script: fn(&mut Raw, u64)) -> [Error; 2] {
             Wanted::Nothing => call.send(),
             Wanted::Inline => call.inline(100).send(),
             Wanted::Fresh => call.into_fresh(4096).send(),
+            Wanted::Sealed => call.sealed(4096).send(),
         };
         outcome.expect_err("a lie")
     });
@@ -42,6 +44,7 @@ enum Wanted {
     Nothing,
     Inline,
     Fresh,
+    Sealed,
 }
 
 fn with_server(
@@ -130,6 +133,74 @@ fn failures_with_a_payload() {
     });
 }
 
+/// An answer by the sealed lane, with so many descriptors.
+fn reply_sealed(server: &mut Raw, id: u64, payload_bytes: u64, offset: u64, count: usize) {
+    let file = super::uploads::sealed_file(&[7; 8192]);
+    let body = raw::reply_body_at(id, raw::OK, raw::LANE_SEALED, payload_bytes, offset);
+    let files = vec![std::os::fd::AsFd::as_fd(&file); count];
+    server.send_with(&raw::frame(raw::REPLY, 1, &body, b""), &files);
+}
+
+#[test]
+fn sealed_answers_that_were_not_asked_for() {
+    let said = "a lane that the call did not offer";
+    for wanted in [Wanted::Nothing, Wanted::Inline, Wanted::Fresh] {
+        check(wanted, said, |server, id| reply_sealed(server, id, 5, 0, 1));
+        check(wanted, said, |server, id| reply_sealed(server, id, 0, 0, 1));
+    }
+    check(Wanted::Sealed, said, |server, id| {
+        reply(server, id, raw::OK, raw::LANE_INLINE, 5, b"hello");
+    });
+    check(Wanted::Sealed, said, |server, id| {
+        reply(server, id, raw::OK, raw::LANE_FILL_MAP, 0, b"");
+    });
+    check(Wanted::Sealed, "no such call is open", |server, id| {
+        reply_sealed(server, id + 1, 5, 0, 1);
+    });
+}
+
+#[test]
+fn sealed_answers_that_break_the_rules() {
+    check(Wanted::Sealed, "more payload than the call offered", |server, id| {
+        reply_sealed(server, id, 4097, 0, 1);
+    });
+    for unaligned in [
+        |server: &mut Raw, id| reply_sealed(server, id, 5, 1, 1),
+        |server: &mut Raw, id| reply_sealed(server, id, 5, 63, 1),
+        |server: &mut Raw, id| reply_sealed(server, id, 5, u64::MAX, 1),
+    ] {
+        check(Wanted::Sealed, "does not start at a multiple of 64", unaligned);
+    }
+    for miscounted in [
+        |server: &mut Raw, id| reply_sealed(server, id, 5, 0, 0),
+        |server: &mut Raw, id| reply_sealed(server, id, 5, 0, 2),
+        |server: &mut Raw, id| reply_sealed(server, id, 5, 0, 3),
+    ] {
+        check(Wanted::Sealed, "not the 1 descriptors", miscounted);
+    }
+    check(Wanted::Sealed, "announces 0 descriptors", |server, id| {
+        reply(server, id, raw::OK, raw::LANE_SEALED, 5, b"");
+    });
+    check(Wanted::Sealed, "announces 1 descriptors", |server, id| {
+        let file = super::uploads::sealed_file(&[7; 64]);
+        let body = raw::reply_body(id, raw::OK, raw::LANE_NONE, 0);
+        let frame = raw::frame(raw::REPLY, 1, &body, b"");
+        server.send_with(&frame, &[std::os::fd::AsFd::as_fd(&file)]);
+    });
+    check(Wanted::Sealed, "a failure with a payload", |server, id| {
+        let file = super::uploads::sealed_file(&[7; 64]);
+        let body = raw::reply_body(id, raw::NOT_FOUND, raw::LANE_SEALED, 5);
+        let frame = raw::frame(raw::REPLY, 1, &body, b"");
+        server.send_with(&frame, &[std::os::fd::AsFd::as_fd(&file)]);
+    });
+    check(Wanted::Inline, "the parts of a payload do not add up", |server, id| {
+        let mut body = raw::reply_body(id, raw::OK, raw::LANE_INLINE, 100);
+        body[14] = 2;
+        body.extend([40_u64, 37].iter().flat_map(|length| length.to_le_bytes()));
+        server.send(&raw::frame(raw::REPLY, 0, &body, &[7; 100]));
+    });
+}
+
 #[test]
 fn half_an_answer() {
     let said = "connection lost, outcome unknown";
@@ -152,7 +223,7 @@ fn half_an_answer() {
 #[test]
 fn announcements_over_the_limits() {
     check(Wanted::Inline, "bytes of payload, over the limit", |server, _| {
-        server.send(&raw::header(raw::REPLY, 0, 32, u64::MAX));
+        server.send(&raw::header(raw::REPLY, 0, 40, u64::MAX));
     });
     check(Wanted::Inline, "bytes of body, which is not possible", |server, _| {
         server.send(&raw::header(raw::REPLY, 0, u32::MAX, 0));
@@ -160,8 +231,14 @@ fn announcements_over_the_limits() {
     check(Wanted::Inline, "bytes of body, which is not possible", |server, _| {
         server.send(&raw::header(raw::NOTICE, 0, 8 + 4097, 0));
     });
-    check(Wanted::Inline, "announces 1 descriptors", |server, _| {
-        server.send(&raw::header(raw::REPLY, 1, 32, 0));
+    check(Wanted::Inline, "announces 2 descriptors", |server, _| {
+        server.send(&raw::header(raw::REPLY, 2, 40, 0));
+    });
+    check(Wanted::Inline, "not the 1 descriptors", |server, _| {
+        server.send(&raw::header(raw::REPLY, 1, 40, 0));
+    });
+    check(Wanted::Inline, "announces 39 bytes of body", |server, _| {
+        server.send(&raw::header(raw::REPLY, 0, 39, 0));
     });
 }
 
