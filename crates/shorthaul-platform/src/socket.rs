@@ -26,6 +26,9 @@ pub type DescriptorList = SmallVec<[OwnedFd; DESCRIPTORS_MAX]>;
 pub enum Wait {
     /// Wait, at most for the socket's own time-out.
     Block,
+    /// Receive until the buffer is full, the stream ends, or the socket's own time-out is over:
+    /// then what came until then is returned. Sends wait as with [`Wait::Block`].
+    Fill,
     /// Return at once.
     Never,
 }
@@ -94,6 +97,7 @@ pub enum Descriptors {
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: Wait) -> io::Result<Received> {
     let mut flags = RecvFlags::CMSG_CLOEXEC;
     flags.set(RecvFlags::DONTWAIT, wait == Wait::Never);
+    flags.set(RecvFlags::WAITALL, wait == Wait::Fill);
     let mut space = [MaybeUninit::uninit(); RECEIVED_CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(buffer)];

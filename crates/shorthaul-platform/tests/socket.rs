@@ -123,3 +123,26 @@ fn a_read_stops_behind_the_bytes_of_a_descriptor() {
     drop(ours);
     assert_eq!(receive(&theirs, &mut buffer).0, 0, "the end");
 }
+
+#[test]
+fn a_receive_that_fills_its_buffer_waits_for_all_of_it() {
+    let (ours, theirs) = pair();
+    let fill = |buffer: &mut [u8]| socket::receive(ours.as_fd(), buffer, Wait::Fill).unwrap().bytes;
+    let sender = std::thread::spawn(move || {
+        for piece in [&b"one "[..], b"two ", b"three"] {
+            send(&theirs, piece, &[]).unwrap();
+            std::thread::yield_now();
+        }
+        theirs
+    });
+    let mut buffer = [0; 13];
+    assert_eq!(fill(&mut buffer), 13);
+    assert_eq!(&buffer, b"one two three");
+    // The socket's time-out, or the end, comes before the buffer is full.
+    let theirs = sender.join().unwrap();
+    send(&theirs, b"rest", &[]).unwrap();
+    ours.set_read_timeout(Some(std::time::Duration::from_millis(20))).unwrap();
+    assert_eq!(fill(&mut buffer), 4);
+    drop(theirs);
+    assert_eq!(fill(&mut buffer), 0);
+}

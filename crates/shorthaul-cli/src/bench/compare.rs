@@ -410,6 +410,7 @@ mod tests {
             of_speed_limit: None,
             of_hand_over_limit: share.map(around),
             of_twin: None,
+            of_best: None,
             latency: None,
             cost: None,
             lane: None,

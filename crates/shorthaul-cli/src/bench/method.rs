@@ -127,9 +127,14 @@ impl Method {
         matches!(self.kind, Kind::Fill { memory: Memory::Reused, .. } | Kind::Put(Put::Region))
     }
 
-    /// Whether there is a bare twin of it: not where the library chooses between others.
+    /// Whether the library chooses between others.
+    pub(crate) fn is_automatic(&self) -> bool {
+        matches!(self.kind, Kind::Auto | Kind::Put(Put::Auto))
+    }
+
+    /// Whether there is a bare twin of it.
     pub(crate) fn has_twin(&self) -> bool {
-        !matches!(self.kind, Kind::Auto | Kind::Put(Put::Auto))
+        !self.is_automatic()
     }
 
     /// What a program does to get it.

@@ -123,6 +123,10 @@ pub(crate) struct Cell {
     /// Of the bare twin's speed, in the same round.
     #[serde(default)]
     pub(crate) of_twin: Option<Spread>,
+    /// Of an automatic choice: its speed as a share of the best method's that makes none, in the
+    /// same direction and mode, in the same round.
+    #[serde(default)]
+    pub(crate) of_best: Option<Spread>,
     /// Over all rounds that count.
     #[serde(default)]
     pub(crate) latency: Option<Latency>,

@@ -107,7 +107,7 @@ impl<'a> Counted<'a> {
 
     fn payload(&self, plan: &Plan, bytes: usize) -> Option<Payload> {
         let cells = plan.methods.iter().flat_map(|method| {
-            Mode::ALL.into_iter().filter_map(move |mode| self.cell(bytes, mode, method))
+            Mode::ALL.into_iter().filter_map(move |mode| self.cell(plan, bytes, mode, method))
         });
         Some(Payload {
             bytes,
@@ -127,7 +127,24 @@ impl<'a> Counted<'a> {
         })
     }
 
-    fn cell(&self, bytes: usize, mode: Mode, method: &Method) -> Option<Cell> {
+    /// The fastest method in the direction of `method` that leaves no choice to the library.
+    fn best_beside(
+        &self,
+        plan: &Plan,
+        bytes: usize,
+        mode: Mode,
+        method: &Method,
+    ) -> Option<(usize, Mode, &'static str)> {
+        let rivals = plan.methods.iter().filter(|m| m.is_put() == method.is_put());
+        let timed = rivals.filter(|rival| !rival.is_automatic()).filter_map(|rival| {
+            let key = (bytes, mode, rival.name);
+            let runs = self.each(|round| round.cells.get(&key));
+            Some((spread(&runs, CellRun::seconds_per_call)?.median, key))
+        });
+        timed.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, key)| key)
+    }
+
+    fn cell(&self, plan: &Plan, bytes: usize, mode: Mode, method: &Method) -> Option<Cell> {
         let key = (bytes, mode, method.name);
         let runs = self.each(|round| round.cells.get(&key));
         // Each share is of the same round's reference.
@@ -142,6 +159,12 @@ impl<'a> Counted<'a> {
             let twin = round.twins.get(&(bytes, method.name))?.seconds_per_call();
             Some(twin / round.cells.get(&key)?.seconds_per_call())
         };
+        // By time too. Which is best is one for all rounds: the best of each would be luck.
+        let best = method.is_automatic().then(|| self.best_beside(plan, bytes, mode, method));
+        let of_best = |round: &'a Samples| {
+            let best = round.cells.get(&best.flatten()?)?.seconds_per_call();
+            Some(best / round.cells.get(&key)?.seconds_per_call())
+        };
         Some(Cell {
             method: method.name.to_owned(),
             mode,
@@ -150,6 +173,7 @@ impl<'a> Counted<'a> {
             of_speed_limit: share(&|round| round.speed.get(&bytes).copied()),
             of_hand_over_limit: share(&|round| round.hand_over.get(&bytes).copied()),
             of_twin: Spread::of(&self.each(of_twin)),
+            of_best: Spread::of(&self.each(of_best)),
             latency: Latency::of(runs.iter().map(|run| &run.times)),
             cost: Some(cost(&runs)),
             lane: runs.iter().rev().find_map(|run| run.lane).map(|(lane, reason)| match reason {
@@ -252,6 +276,25 @@ mod tests {
         let cost = cell.cost.unwrap();
         assert!((cost.cpu_seconds_per_gb.unwrap().median - 2000.0).abs() < 1e-9);
         assert_eq!((cost.context_switches_per_call, cost.page_faults_per_call), (4.0, 3.0));
+    }
+
+    #[test]
+    fn an_automatic_choice_is_held_against_the_best_other_one() {
+        let [fill, write, auto, put] =
+            ["fd(s-mmap,c-reuse,s-reuse)", "fd(s-write)", "auto", "put(region)"]
+                .map(|name| name.parse::<Method>().unwrap());
+        let plan = Plan { methods: vec![write, fill, auto, put], ..plan() };
+        let times_us = [(write, 900.0), (fill, 300.0), (auto, 400.0), (put, 1.0)];
+        let mut sample = round(1.0, 1.0);
+        sample.cells.clear();
+        for (method, call_us) in times_us {
+            let run = round(1.0, call_us).cells.into_values().next().unwrap();
+            sample.cells.insert((BYTES, Mode::Direct, method.name), run);
+        }
+        let counted = Counted { rounds: vec![&sample] };
+        let of_best = |method| counted.cell(&plan, BYTES, Mode::Direct, method).unwrap().of_best;
+        assert!((of_best(&auto).unwrap().median - 0.75).abs() < 0.01);
+        assert_eq!(of_best(&fill), None);
     }
 
     #[test]

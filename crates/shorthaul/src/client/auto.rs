@@ -31,7 +31,7 @@ pub struct AutoPolicy {
 impl Default for AutoPolicy {
     fn default() -> Self {
         Self {
-            inline_bytes_max: 4096,
+            inline_bytes_max: 2048,
             buffer_bytes_max: 128 << 20,
             kept_bytes_max: 512 << 20,
             sealed: true,

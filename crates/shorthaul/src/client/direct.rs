@@ -318,7 +318,8 @@ impl DirectClient {
                 // Never longer than for half a frame: to and fro would cost two calls each time.
                 let left = by.saturating_duration_since(now).min(FRAME_STALL_TIMEOUT);
                 self.set_receive_timeout(left).map_err(lost)?;
-                Wait::Block
+                // The rest of a payload in one call, however many pieces the socket makes of it.
+                if self.connection.link.is_in_payload() { Wait::Fill } else { Wait::Block }
             }
             Flushed::Blocked | Flushed::Paused => {
                 connect::wait(&self.socket, true, Some(by)).map_err(lost)?;

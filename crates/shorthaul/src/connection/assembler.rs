@@ -102,6 +102,11 @@ impl<D> Assembler<D> {
         &mut self.staging[self.held.end..]
     }
 
+    /// Whether [`Self::space`] is the rest of a payload: exactly what is to come next.
+    pub(super) fn is_in_payload(&self) -> bool {
+        matches!(self.state, State::Payload { .. })
+    }
+
     /// Says that `bytes` bytes were read into [`Self::space`] and what descriptors came with them.
     pub(super) fn commit(
         &mut self,

@@ -118,6 +118,11 @@ impl<D> Link<D> {
         self.assembler.space()
     }
 
+    /// Whether [`Self::space`] is the rest of a payload, all of which may be waited for.
+    pub(crate) fn is_in_payload(&self) -> bool {
+        self.assembler.is_in_payload()
+    }
+
     /// Says what was read into [`Self::space`].
     pub(crate) fn received(
         &mut self,

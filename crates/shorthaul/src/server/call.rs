@@ -361,7 +361,7 @@ impl Open {
             Sink::Sealed { draft, share } => {
                 let lent = draft.seal(bytes).and_then(LentFile::lend);
                 let (file, watch) = lent.map_err(|error| no_memory(bytes, &error))?;
-                self.shared.lend(watch, share);
+                self.shared.accounts.lend(watch, share);
                 answer.sealed = Some((file, 0));
                 None
             }

@@ -240,13 +240,6 @@ impl Drop for Membership {
     }
 }
 
-impl Share {
-    /// Whose part it is.
-    pub(crate) fn uid(&self) -> u32 {
-        self.account.uid
-    }
-}
-
 impl Account {
     fn new(uid: u32, limits: UserLimits) -> Self {
         Self {
@@ -255,6 +248,10 @@ impl Account {
             regions: Meter::new(limits.regions_max),
             region_bytes: Meter::new(limits.region_bytes_max),
         }
+    }
+
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
     }
 
     fn take(self: &Arc<Self>, bytes: u64) -> Result<Share, Status> {

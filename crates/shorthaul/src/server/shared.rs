@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use shorthaul_platform::memory::{LentFile, Trust};
+use shorthaul_platform::memory::Trust;
 
 use super::call::{InboundCall, Service};
 use super::outgoing::FillPolicy;
 use super::queue::ServiceQueue;
-use super::region::{Accounts, Lent, Share};
+use super::region::Accounts;
 use crate::lane::LaneCounters;
-use crate::limits::{LENT_LOOKS, LENT_LOOKS_AT_REST, Limits};
+use crate::limits::{LENT_LOOKS_AT_REST, Limits};
 use crate::payload::MemoryPool;
 use crate::threads::Reaper;
 use crate::trust::PeerPolicy;
@@ -68,19 +68,9 @@ impl Shared {
         }
     }
 
-    /// Watches over sealed memory that is given away, and lets go of some that came back.
-    pub(crate) fn lend(&self, file: LentFile, share: Share) {
-        let uid = share.uid();
-        self.accounts.lend(file, share);
-        self.let_go(self.accounts.take_returned_by(uid, LENT_LOOKS));
-    }
-
     /// Looks at sealed files that are out, of all users.
     pub(crate) fn look_after_lent(&self) {
-        self.let_go(self.accounts.take_returned(LENT_LOOKS_AT_REST));
-    }
-
-    fn let_go(&self, returned: Vec<Lent>) {
+        let returned = self.accounts.take_returned(LENT_LOOKS_AT_REST);
         if !returned.is_empty() {
             self.reaper.bury(returned);
         }

@@ -75,7 +75,7 @@ const fn detail(
     Column { name, meaning, is_detail: true, of }
 }
 
-pub(super) const COLUMNS: [Column; 15] = [
+pub(super) const COLUMNS: [Column; 16] = [
     column(
         "MB/s",
         "payload bytes per second, with as many calls at once as are in flight; median over the \
@@ -140,6 +140,11 @@ pub(super) const COLUMNS: [Column; 15] = [
         "of twin",
         "share of the twin of the same round. What is missing to 100 % is the RPC's",
         |_, cell| share(cell.of_twin.as_ref()),
+    ),
+    column(
+        "of best",
+        "share of the fastest method that leaves no choice to the library, in the same round",
+        |_, cell| share(cell.of_best.as_ref()),
     ),
     column("lane", "how the payloads travelled, as the replies said", |_, cell| {
         cell.lane.clone().map(Value::Text)

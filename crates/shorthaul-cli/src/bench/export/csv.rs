@@ -79,7 +79,7 @@ fn max(spread: Option<&Spread>) -> Option<String> {
 }
 
 /// Add to the end: who reads columns by number is not disturbed then.
-const COLUMNS: [Column; 47] = [
+const COLUMNS: [Column; 52] = [
     ("date", |line| Some(line.report.date.clone())),
     ("version", |line| Some(line.report.version.clone())),
     ("cpu", |line| Some(line.report.machine.cpu.clone())),
@@ -120,6 +120,11 @@ const COLUMNS: [Column; 47] = [
     ("twin_mb_per_s_median", |line| Some(line.twin()?.megabytes_per_second.median.to_string())),
     ("twin_us_median", |line| Some(line.twin()?.microseconds_per_call.median.to_string())),
     ("share_of_twin_median", |line| median(line.cell.of_twin.as_ref())),
+    ("share_of_twin_min", |line| min(line.cell.of_twin.as_ref())),
+    ("share_of_twin_max", |line| max(line.cell.of_twin.as_ref())),
+    ("share_of_best_median", |line| median(line.cell.of_best.as_ref())),
+    ("share_of_best_min", |line| min(line.cell.of_best.as_ref())),
+    ("share_of_best_max", |line| max(line.cell.of_best.as_ref())),
     ("harness_ns_median", |line| median(line.section.harness_ns.as_ref())),
     ("lane", |line| line.cell.lane.clone()),
     ("calls", |line| Some(line.cell.calls.to_string())),

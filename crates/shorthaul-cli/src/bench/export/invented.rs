@@ -149,6 +149,7 @@ fn cell(
         of_speed_limit: Some(around(speed / 50_000.0)),
         of_hand_over_limit: Some(around(speed / hand_over)),
         of_twin: (method != "auto").then(|| around(1.0 / 1.3)),
+        of_best: (method == "auto").then(|| around(0.97)),
         latency: Some(Latency { p50_us: microseconds * 0.95, p99_us: microseconds * 2.5 }),
         cost: Some(Cost {
             cpu_seconds_per_gb: Some(around(1_400.0 / speed)),
