@@ -32,6 +32,12 @@
 //! # }
 //! ```
 //!
+//! A call says where its answer's payload may go: [`into`](Call::into) a buffer that is used again,
+//! [`inline`](Call::inline) behind the reply, [`sealed`](Call::sealed) in memory of the server's that
+//! nobody can change any more, or [`auto`](Call::auto): the client chooses by size and by what
+//! earlier calls taught, and the [`Reply`] says what it took and why. Bulk goes the other way as
+//! [`payload`](Call::payload), or by one of the calls beside it that name a lane.
+//!
 //! [`Client`] makes calls from many threads over one connection, with a thread of its own;
 //! [`DirectClient`] makes one at a time on the caller's thread, in half the hops. Servers and
 //! clients trust nobody's numbers: descriptors, sizes and offsets are checked once, every queue and
@@ -39,7 +45,8 @@
 //!
 //! # What it does not do
 //! - No remote transport, no encryption: both sides share a kernel.
-//! - No `&[u8]` over memory that the peer can write: filled buffers are copied from, or summed.
+//! - No `&[u8]` over memory that the peer can write: filled buffers are copied from, or summed,
+//!   unless you vouch for the peer ([`ClientOptions::trust`], [`ServerOptions::trust`]).
 //! - No schema: a request is bytes. No retries: only the caller knows what may be done twice.
 //! - No unsafe code: all of that is in `shorthaul-platform`.
 #![forbid(unsafe_code)]
