@@ -33,8 +33,8 @@
 //! ```
 //!
 //! A call says where its answer's payload may go: [`into`](Call::into) a buffer that is used again,
-//! [`inline`](Call::inline) behind the reply, [`sealed`](Call::sealed) in memory of the server's that
-//! nobody can change any more, or [`auto`](Call::auto): the client chooses by size and by what
+//! [`inline`](Call::inline) behind the reply, [`sealed`](Call::sealed) in memory of the server's
+//! that nobody can change any more, or [`auto`](Call::auto): the client chooses by size and by what
 //! earlier calls taught, and the [`Reply`] says what it took and why. Bulk goes the other way as
 //! [`payload`](Call::payload), or by one of the calls beside it that name a lane.
 //!
