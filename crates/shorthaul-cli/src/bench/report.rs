@@ -188,6 +188,11 @@ impl Section {
 }
 
 impl Cell {
+    /// Whether the library chose the lane.
+    pub(crate) fn is_automatic(&self) -> bool {
+        matches!(self.method.as_str(), "auto" | "put(auto)")
+    }
+
     /// Whether its payloads go to the server.
     pub(crate) fn is_put(&self) -> bool {
         self.method.starts_with("put(")
@@ -195,13 +200,12 @@ impl Cell {
 }
 
 impl Payload {
-    /// The fastest cell, of those that bring a payload to the client if there are any: what goes
-    /// the other way is another task.
+    /// The fastest cell, of those that bring a payload to the client if there are any (what goes
+    /// the other way is another task), and of methods that leave no choice to the library.
     pub(crate) fn best(&self) -> Option<&Cell> {
+        let rank = |cell: &Cell| (cell.is_automatic(), cell.is_put());
         let time = |cell: &Cell| cell.microseconds_per_call.median;
-        self.cells
-            .iter()
-            .min_by(|a, b| a.is_put().cmp(&b.is_put()).then(time(a).total_cmp(&time(b))))
+        self.cells.iter().min_by(|a, b| rank(a).cmp(&rank(b)).then(time(a).total_cmp(&time(b))))
     }
 
     /// What the method of `cell` does without the RPC.
