@@ -125,12 +125,15 @@ impl DirectClient {
     /// [`Error::LimitReached`] over the server's limit, [`Error::Status`] with RESOURCE_EXHAUSTED
     /// if the server has no room for another, [`Error::Io`] if there is no memory.
     pub fn buffer(&mut self, bytes: usize) -> Result<Buffer> {
+        self.buffer_by(bytes, deadline_after(self.timeout_default))
+    }
+
+    fn buffer_by(&mut self, bytes: usize, by: Instant) -> Result<Buffer> {
         ensure_region_bytes(bytes, &self.limits())?;
         let (memory, memfd) = registrable(bytes)?;
         self.ensure_alive()?;
         let region = self.new_id();
         self.connection.register(region, bytes as u64, memfd.into_descriptor());
-        let by = deadline_after(self.timeout_default);
         loop {
             match self.step(by)? {
                 Some(Step::Registered(number, Ok(()))) if number == region => {
@@ -194,9 +197,12 @@ impl DirectClient {
     }
 
     fn execute(&mut self, outgoing: Outgoing<'_>) -> Outcome {
+        // A buffer that has to be made first is waited for within the call's own time.
+        let deadline = outgoing.deadline(self.timeout_default);
         let choices = if outgoing.is_automatic() {
             let (common, limits) = (Arc::clone(&self.common), self.limits());
-            match Choices::make(&outgoing, &common.auto, &limits, |bytes| self.buffer(bytes)) {
+            let make = |bytes| self.buffer_by(bytes, deadline);
+            match Choices::make(&outgoing, &common.auto, &limits, make) {
                 Ok(choices) => choices,
                 Err(error) => return Err(outgoing.into_error(error)),
             }
@@ -208,15 +214,14 @@ impl DirectClient {
             takes_sealed: self.connection.link.peer_takes_sealed(),
             common: &self.common,
             home: &self.home,
-            timeout_default: self.timeout_default,
+            deadline,
         };
         let prepared = outgoing.prepare(&way, choices)?;
         let trouble = self.ensure_alive().and_then(|()| self.ensure_room(&way.peer));
         if let Err(error) = trouble {
             return Err(prepared.held.into_error(error));
         }
-        let deadline = prepared.deadline;
-        let call = self.start(prepared);
+        let call = self.start(prepared, deadline);
         loop {
             match self.step(deadline).map_err(CallError::without_buffers)? {
                 Some(Step::Answered(answered, outcome)) if answered == call => {
@@ -235,9 +240,9 @@ impl DirectClient {
         }
     }
 
-    fn start(&mut self, prepared: Prepared<'_>) -> u64 {
+    fn start(&mut self, prepared: Prepared<'_>, deadline: Instant) -> u64 {
         let call = self.new_id();
-        let remaining_ns = wire_ns(prepared.timeout);
+        let remaining_ns = wire_ns(deadline.saturating_duration_since(Instant::now()));
         let Prepared { method, request, room, upload, parts, payload, descriptors, held, .. } =
             prepared;
         let outgoing = OutgoingCall { call, remaining_ns, room, upload, parts, method, request };

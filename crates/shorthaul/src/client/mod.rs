@@ -138,6 +138,10 @@ impl Client {
     /// [`Error::LimitReached`] over the server's limit, [`Error::Status`] with RESOURCE_EXHAUSTED
     /// if the server has no room for another, [`Error::Io`] if there is no memory.
     pub fn buffer(&self, bytes: usize) -> Result<Buffer> {
+        self.buffer_by(bytes, deadline_after(self.timeout_default))
+    }
+
+    fn buffer_by(&self, bytes: usize, by: Instant) -> Result<Buffer> {
         ensure_region_bytes(bytes, &self.limits)?;
         let (memory, memfd) = registrable(bytes)?;
         let region = self.new_id();
@@ -147,7 +151,7 @@ impl Client {
         self.shared.inbox.push(command).map_err(|_| self.shared.end())?;
         // Released when dropped, whatever comes of it.
         let buffer = Buffer::registered(memory, region, Arc::clone(&self.home));
-        match answered.recv_timeout(self.timeout_default) {
+        match answered.recv_timeout(by.saturating_duration_since(Instant::now())) {
             Ok(Ok(())) => Ok(buffer),
             Ok(Err(status)) => Err(status.into()),
             Err(mpsc::RecvTimeoutError::Timeout) => Err(Error::DeadlineExceeded),
@@ -202,8 +206,11 @@ impl Client {
 
     fn submit(&self, outgoing: Outgoing<'_>) -> Result<Pending<'_>, CallError> {
         let common = &self.shared.common;
+        // A buffer that has to be made first is waited for within the call's own time.
+        let deadline = outgoing.deadline(self.timeout_default);
         let choices = if outgoing.is_automatic() {
-            match Choices::make(&outgoing, &common.auto, &self.limits, |bytes| self.buffer(bytes)) {
+            let make = |bytes| self.buffer_by(bytes, deadline);
+            match Choices::make(&outgoing, &common.auto, &self.limits, make) {
                 Ok(choices) => choices,
                 Err(error) => return Err(outgoing.into_error(error)),
             }
@@ -215,7 +222,7 @@ impl Client {
             takes_sealed: self.takes_sealed,
             common,
             home: &self.home,
-            timeout_default: self.timeout_default,
+            deadline,
         };
         let prepared = outgoing.prepare(&way, choices)?;
         let calls_max = self.limits.calls_max as usize;

@@ -33,7 +33,6 @@ pub(super) struct Prepared<'a> {
     pub(super) payload: Option<PooledMemory>,
     pub(super) descriptors: SmallVec<[OwnedFd; 2]>,
     pub(super) held: Held,
-    pub(super) timeout: Duration,
     pub(super) deadline: Instant,
 }
 
@@ -44,7 +43,8 @@ pub(super) struct Way<'a> {
     pub(super) takes_sealed: bool,
     pub(super) common: &'a Common,
     pub(super) home: &'a Arc<dyn Home>,
-    pub(super) timeout_default: Duration,
+    /// When the caller stops waiting.
+    pub(super) deadline: Instant,
 }
 
 /// What was chosen for a call that leaves the choice to the client.
@@ -134,6 +134,11 @@ impl<'a> Outgoing<'a> {
         matches!(self.wanted, Wanted::Auto(_)) || self.bulk.automatic_bytes().is_some()
     }
 
+    /// When the caller stops waiting.
+    pub(super) fn deadline(&self, timeout_default: Duration) -> Instant {
+        deadline_after(self.timeout.unwrap_or(timeout_default))
+    }
+
     /// Checks everything on this side.
     pub(super) fn prepare(
         self,
@@ -143,8 +148,7 @@ impl<'a> Outgoing<'a> {
         if let Err(error) = self.check(way) {
             return Err(self.into_error(error));
         }
-        let Self { method, request, bulk, part_lengths, wanted, timeout } = self;
-        let timeout = timeout.unwrap_or(way.timeout_default);
+        let Self { method, request, bulk, part_lengths, wanted, .. } = self;
         let mut prepared = Prepared {
             method,
             request,
@@ -154,8 +158,7 @@ impl<'a> Outgoing<'a> {
             payload: None,
             descriptors: SmallVec::new(),
             held: Held::default(),
-            timeout,
-            deadline: deadline_after(timeout),
+            deadline: way.deadline,
         };
         if choices.answer.is_some() || choices.upload.is_some() {
             prepared.held.guess = Some(Box::new(Guess {

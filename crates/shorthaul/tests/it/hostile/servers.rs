@@ -312,3 +312,29 @@ fn hellos_that_are_none() {
 
 /// Longer than anything takes: a call that ends by it has hung.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_buffer_that_is_never_registered_is_waited_for_within_the_calls_own_time() {
+    // Answers the first call, and registers nothing.
+    let script = |server: &mut Raw, call: u64| {
+        let body = raw::reply_body(call, 0, 1, 10_000);
+        server.send(&raw::frame(raw::REPLY, 0, &body, &[7; 10_000]));
+    };
+    // Far longer than the call has, and than this test may take.
+    let options = ClientOptions { deadline: Duration::from_secs(3600), ..ClientOptions::default() };
+    let direct = with_server(script, |stream| {
+        let mut client = DirectClient::from_stream(stream, &options).unwrap();
+        assert_eq!(client.call("a").auto(1 << 20).send().unwrap().len(), 10_000);
+        client.call("a").auto(1 << 20).deadline(SHORT).send().unwrap_err()
+    });
+    let shared = with_server(script, |stream| {
+        let client = Client::from_stream(stream, &options).unwrap();
+        assert_eq!(client.call("a").auto(1 << 20).send().unwrap().len(), 10_000);
+        client.call("a").auto(1 << 20).deadline(SHORT).send().unwrap_err()
+    });
+    for failed in [direct, shared] {
+        assert!(matches!(failed.error(), Error::DeadlineExceeded), "{failed}");
+    }
+}
+
+const SHORT: Duration = Duration::from_millis(200);
