@@ -76,13 +76,25 @@ pub(crate) fn flush(
     link: &mut Link<OwnedFd>,
     now: Instant,
     bytes_max: usize,
+    on_sent: impl FnMut(u64),
+) -> io::Result<Flushed> {
+    flush_with(socket, link, &[], now, bytes_max, on_sent)
+}
+
+/// Like [`flush`], with the payload that lies in memory of the caller's.
+pub(crate) fn flush_with(
+    socket: BorrowedFd<'_>,
+    link: &mut Link<OwnedFd>,
+    borrowed: &[u8],
+    now: Instant,
+    bytes_max: usize,
     mut on_sent: impl FnMut(u64),
 ) -> io::Result<Flushed> {
     let mut written = 0;
     // Each round writes something, and what waits is bounded.
     while written < bytes_max {
         let sent = {
-            let Some(transmit) = link.transmit() else {
+            let Some(transmit) = link.transmit(borrowed) else {
                 return Ok(Flushed::All);
             };
             let descriptors: SmallVec<[_; 2]> =

@@ -135,7 +135,7 @@ impl DirectClient {
         let region = self.new_id();
         self.connection.register(region, bytes as u64, memfd.into_descriptor());
         loop {
-            match self.step(by)? {
+            match self.step(&[], by)? {
                 Some(Step::Registered(number, Ok(()))) if number == region => {
                     return Ok(Buffer::registered(memory, region, Arc::clone(&self.home)));
                 }
@@ -215,15 +215,27 @@ impl DirectClient {
             common: &self.common,
             home: &self.home,
             deadline,
+            may_borrow: true,
         };
         let prepared = outgoing.prepare(&way, choices)?;
         let trouble = self.ensure_alive().and_then(|()| self.ensure_room(&way.peer));
         if let Err(error) = trouble {
             return Err(prepared.held.into_error(error));
         }
+        let borrowed = prepared.borrowed;
         let call = self.start(prepared, deadline);
+        let outcome = self.wait_for(call, borrowed, deadline);
+        // A server may answer before it has read all, and time may be over before.
+        let owned = self.connection.link.own(borrowed, &self.common.pool);
+        if let Err(error) = owned.map_err(|error| self.die(lost(error))) {
+            return Err(CallError::without_buffers(error));
+        }
+        outcome
+    }
+
+    fn wait_for(&mut self, call: u64, borrowed: &[u8], deadline: Instant) -> Outcome {
         loop {
-            match self.step(deadline).map_err(CallError::without_buffers)? {
+            match self.step(borrowed, deadline).map_err(CallError::without_buffers)? {
                 Some(Step::Answered(answered, outcome)) if answered == call => {
                     return outcome?.open(&self.common);
                 }
@@ -232,7 +244,7 @@ impl DirectClient {
                 None => {
                     let now = Instant::now();
                     self.connection.cancel(call, now);
-                    let flushed = self.flush(now).map_err(|error| self.die(error));
+                    let flushed = self.flush(borrowed, now).map_err(|error| self.die(error));
                     let error = flushed.err().unwrap_or(Error::DeadlineExceeded);
                     return Err(CallError::without_buffers(error));
                 }
@@ -276,7 +288,7 @@ impl DirectClient {
                 frames += 1;
             }
             self.give_up_released();
-            self.flush(Instant::now())?;
+            self.flush(&[], Instant::now())?;
             if let Step::Dry = self.receive_once(Wait::Never)? {
                 break;
             }
@@ -289,20 +301,21 @@ impl DirectClient {
     }
 
     /// One step forward: the next thing that happened, waiting until `by` for it. None: time is up.
-    fn step(&mut self, by: Instant) -> Result<Option<Step>> {
-        match self.try_step(by) {
+    /// `borrowed` is the payload under way that lies in the caller's memory.
+    fn step(&mut self, borrowed: &[u8], by: Instant) -> Result<Option<Step>> {
+        match self.try_step(borrowed, by) {
             Ok(step) => Ok(step),
             Err(error) => Err(self.die(error)),
         }
     }
 
-    fn try_step(&mut self, by: Instant) -> Result<Option<Step>> {
+    fn try_step(&mut self, borrowed: &[u8], by: Instant) -> Result<Option<Step>> {
         if let Some(event) = self.connection.next_event().map_err(broken)? {
             return self.on_event(event).map(Some);
         }
         self.give_up_released();
         let now = Instant::now();
-        let flushed = self.flush(now)?;
+        let flushed = self.flush(borrowed, now)?;
         if now >= by {
             return Ok(None);
         }
@@ -371,11 +384,12 @@ impl DirectClient {
         })
     }
 
-    fn flush(&mut self, now: Instant) -> Result<Flushed> {
+    fn flush(&mut self, borrowed: &[u8], now: Instant) -> Result<Flushed> {
         if self.connection.link.is_flushed() {
             return Ok(Flushed::All);
         }
-        stream::flush(self.socket.as_fd(), &mut self.connection.link, now, usize::MAX, |_| {})
+        let link = &mut self.connection.link;
+        stream::flush_with(self.socket.as_fd(), link, borrowed, now, usize::MAX, |_| {})
             .map_err(|error| self.last_words(now).unwrap_or_else(|| lost(error)))
     }
 

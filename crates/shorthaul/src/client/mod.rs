@@ -223,6 +223,7 @@ impl Client {
             common,
             home: &self.home,
             deadline,
+            may_borrow: false,
         };
         let prepared = outgoing.prepare(&way, choices)?;
         let calls_max = self.limits.calls_max as usize;

@@ -31,6 +31,8 @@ pub(super) struct Prepared<'a> {
     pub(super) upload: Upload,
     pub(super) parts: Parts,
     pub(super) payload: Option<PooledMemory>,
+    /// The inline payload where it stays in the caller's memory, else empty.
+    pub(super) borrowed: &'a [u8],
     pub(super) descriptors: SmallVec<[OwnedFd; 2]>,
     pub(super) held: Held,
     pub(super) deadline: Instant,
@@ -45,6 +47,9 @@ pub(super) struct Way<'a> {
     pub(super) home: &'a Arc<dyn Home>,
     /// When the caller stops waiting.
     pub(super) deadline: Instant,
+    /// Whether the caller's memory is there until the call has ended, so that a payload may be sent
+    /// from where it is.
+    pub(super) may_borrow: bool,
 }
 
 /// What was chosen for a call that leaves the choice to the client.
@@ -156,6 +161,7 @@ impl<'a> Outgoing<'a> {
             upload: Upload::None,
             parts: Parts::default(),
             payload: None,
+            borrowed: &[],
             descriptors: SmallVec::new(),
             held: Held::default(),
             deadline: way.deadline,
@@ -207,7 +213,7 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-impl Prepared<'_> {
+impl<'a> Prepared<'a> {
     /// Offers room for the answer.
     fn offer(&mut self, wanted: Wanted, choice: Option<Choice>, way: &Way<'_>) -> Result<()> {
         match wanted {
@@ -267,7 +273,7 @@ impl Prepared<'_> {
     /// Brings the request's payload along.
     fn bring(
         &mut self,
-        bulk: Bulk<'_>,
+        bulk: Bulk<'a>,
         part_lengths: &[usize],
         choice: Option<Choice>,
         way: &Way<'_>,
@@ -302,7 +308,7 @@ impl Prepared<'_> {
 
     fn bring_automatically(
         &mut self,
-        pieces: &[&[u8]],
+        pieces: &[&'a [u8]],
         choice: Option<Choice>,
         way: &Way<'_>,
     ) -> Result<()> {
@@ -335,8 +341,9 @@ impl Prepared<'_> {
         Ok(())
     }
 
-    /// Copies the pieces, each where its part is; one piece lies as its parts do.
-    fn bring_inline(&mut self, pieces: &[&[u8]], way: &Way<'_>) -> Result<()> {
+    /// Copies the pieces, each where its part is; one piece lies as its parts do, and is sent from
+    /// there where that may be.
+    fn bring_inline(&mut self, pieces: &[&'a [u8]], way: &Way<'_>) -> Result<()> {
         let bytes = self.parts.bytes();
         if bytes == 0 {
             return Ok(());
@@ -348,6 +355,12 @@ impl Prepared<'_> {
                 way.peer.inline_bytes_max
             )));
         }
+        self.upload = Upload::Inline { bytes: bytes as u64 };
+        self.held.upload_lane = Lane::Inline;
+        if let ([piece], true) = (pieces, way.may_borrow) {
+            self.borrowed = piece;
+            return Ok(());
+        }
         let mut memory = way.common.pool.take(bytes).map_err(|error| {
             Error::LimitReached(format!("no memory for a payload of {bytes} bytes: {error}"))
         })?;
@@ -355,8 +368,6 @@ impl Prepared<'_> {
             [piece] => memory.copy_from_slice(piece),
             pieces => lay_out(pieces, &self.parts, &mut memory),
         }
-        self.upload = Upload::Inline { bytes: bytes as u64 };
-        self.held.upload_lane = Lane::Inline;
         self.payload = Some(memory);
         Ok(())
     }

@@ -151,7 +151,8 @@ impl<D, T> ClientConnection<D, T> {
         }
     }
 
-    /// Sends a call, with the inline payload of its request and the memory files that belong to it.
+    /// Sends a call, with the inline payload of its request (none if it has one: that stays in memory
+    /// of the caller's, see [`Link::transmit`]) and the memory files that belong to it.
     /// The caller has checked it against [`Link::peer_limits`]; ids are never used twice.
     pub(crate) fn start(
         &mut self,
@@ -161,7 +162,8 @@ impl<D, T> ClientConnection<D, T> {
         token: T,
     ) {
         let OutgoingCall { call: id, remaining_ns, room, upload, parts, method, request } = call;
-        let payload_bytes = payload.as_ref().map_or(0, |payload| payload.len());
+        let payload_bytes = if let Upload::Inline { bytes } = upload { bytes as usize } else { 0 };
+        debug_assert!(payload.as_ref().is_none_or(|payload| payload.len() == payload_bytes));
         let call = Call { call: id, remaining_ns, room, upload, parts, method, request };
         let head = Frame::Call(call).encode(payload_bytes as u64);
         self.link.outbox.push(OutFrame { head, payload, payload_bytes, descriptors });

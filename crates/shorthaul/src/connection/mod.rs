@@ -18,6 +18,7 @@ pub(crate) mod server;
 #[cfg(test)]
 mod simulation;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -144,9 +145,15 @@ impl<D> Link<D> {
         self.assembler.resume_reading(now);
     }
 
-    /// What to write next, if anything.
-    pub(crate) fn transmit(&self) -> Option<Transmit<'_, D>> {
-        self.outbox.transmit()
+    /// What to write next, if anything. `borrowed` is the payload of the call that was started with
+    /// one in memory of the caller's, else empty.
+    pub(crate) fn transmit<'a>(&'a self, borrowed: &'a [u8]) -> Option<Transmit<'a, D>> {
+        self.outbox.transmit(borrowed)
+    }
+
+    /// Copies what of `borrowed` is still to be written: the caller wants it back.
+    pub(crate) fn own(&mut self, borrowed: &[u8], pool: &Arc<MemoryPool>) -> io::Result<()> {
+        self.outbox.own(borrowed, pool)
     }
 
     /// Says how much of the last transmit was written. Returns the bytes of inline payload in

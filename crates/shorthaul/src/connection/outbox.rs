@@ -1,13 +1,14 @@
 //! Frames that wait to be written, and which part of them comes next.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
 use std::time::Instant;
 
 use smallvec::SmallVec;
 
 use crate::limits::{OUTBOX_FRAMES_MAX, WRITE_STALL_TIMEOUT};
-use crate::payload::PooledMemory;
+use crate::payload::{MemoryPool, PooledMemory};
 use crate::wire::Head;
 
 /// The queue of outgoing frames. `D` is what a descriptor is.
@@ -24,6 +25,8 @@ pub(super) struct Outbox<D> {
 #[derive(Debug)]
 pub(super) struct OutFrame<D> {
     pub(super) head: Head,
+    /// Where the payload is. None of a frame that has one: in memory of the caller's, who hands it
+    /// in whenever something is to be written.
     pub(super) payload: Option<PooledMemory>,
     /// How many bytes of the payload's memory are sent.
     pub(super) payload_bytes: usize,
@@ -60,9 +63,10 @@ impl<D> Outbox<D> {
         self.frames.len() >= OUTBOX_FRAMES_MAX
     }
 
-    /// The next parts to write. Descriptors ride on the first byte of their own frame, so a frame
+    /// The next parts to write. `borrowed` is the payload that lies in memory of the caller's, if a
+    /// frame has such a one: at most one frame has. Descriptors ride on the first byte of their own frame, so a frame
     /// that has any starts a write of its own.
-    pub(super) fn transmit(&self) -> Option<Transmit<'_, D>> {
+    pub(super) fn transmit<'a>(&'a self, borrowed: &'a [u8]) -> Option<Transmit<'a, D>> {
         let first = self.frames.front()?;
         let descriptors = &first.descriptors[..];
         let mut parts = SmallVec::new();
@@ -71,7 +75,7 @@ impl<D> Outbox<D> {
             if parts.len() + 2 > PARTS_MAX || (index > 0 && !frame.descriptors.is_empty()) {
                 break;
             }
-            for part in [&frame.head[..], frame.payload_part()] {
+            for part in [&frame.head[..], frame.payload_part(borrowed)] {
                 let skipped = skip.min(part.len());
                 skip -= skipped;
                 if skipped < part.len() {
@@ -103,6 +107,17 @@ impl<D> Outbox<D> {
         payload_bytes
     }
 
+    /// Copies the payload that lies in memory of the caller's, if it is still needed: the caller
+    /// wants it back.
+    pub(super) fn own(&mut self, borrowed: &[u8], pool: &Arc<MemoryPool>) -> io::Result<()> {
+        for frame in self.frames.iter_mut().filter(|frame| frame.is_borrowed()) {
+            let mut copy = pool.take(borrowed.len())?;
+            copy.copy_from_slice(borrowed);
+            frame.payload = Some(copy);
+        }
+        Ok(())
+    }
+
     /// Says that the peer takes nothing at the moment.
     pub(super) fn blocked(&mut self, now: Instant) {
         self.moved_at.get_or_insert(now);
@@ -115,8 +130,13 @@ impl<D> Outbox<D> {
 }
 
 impl<D> OutFrame<D> {
-    fn payload_part(&self) -> &[u8] {
-        self.payload.as_ref().map_or(&[], |memory| &memory[..self.payload_bytes])
+    fn payload_part<'a>(&'a self, borrowed: &'a [u8]) -> &'a [u8] {
+        let whole = self.payload.as_deref().unwrap_or(borrowed);
+        &whole[..self.payload_bytes]
+    }
+
+    fn is_borrowed(&self) -> bool {
+        self.payload.is_none() && self.payload_bytes > 0
     }
 
     fn bytes(&self) -> usize {

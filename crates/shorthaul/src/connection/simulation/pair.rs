@@ -198,7 +198,7 @@ pub(super) fn write(
 ) -> bool {
     let mut wrote = false;
     loop {
-        let written = link.transmit().map(|transmit| wire.write(&transmit, bytes_max));
+        let written = link.transmit(&[]).map(|transmit| wire.write(&transmit, bytes_max));
         match written {
             Some(Some(bytes)) => {
                 link.sent(bytes, now);

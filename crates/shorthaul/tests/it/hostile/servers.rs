@@ -1,6 +1,6 @@
 //! Servers that lie: the client says what was wrong, at once, and is done with them.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -338,3 +338,60 @@ fn a_buffer_that_is_never_registered_is_waited_for_within_the_calls_own_time() {
 }
 
 const SHORT: Duration = Duration::from_millis(200);
+
+/// Reads the head of a call with a payload, and leaves the payload in the socket.
+fn read_call_head(socket: &mut UnixStream) -> u64 {
+    let mut header = [0; 16];
+    socket.read_exact(&mut header).unwrap();
+    let mut body = vec![0; raw::u32_at(&header, 4) as usize];
+    socket.read_exact(&mut body).unwrap();
+    assert_eq!((header[0], raw::u64_at(&header, 8)), (raw::CALL, MUCH as u64));
+    raw::u64_at(&body, 0)
+}
+
+/// More than a socket holds.
+const MUCH: usize = 4 << 20;
+
+#[test]
+fn an_upload_that_outlives_its_call_arrives_whole() {
+    for answers_early in [true, false] {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let (ended, has_ended) = std::sync::mpsc::channel();
+        let server = std::thread::spawn(move || {
+            let mut hello = [0; 72];
+            ours.read_exact(&mut hello).unwrap();
+            ours.write_all(&raw::hello()).unwrap();
+            let call = read_call_head(&mut ours);
+            let reply = raw::frame(raw::REPLY, 0, &raw::reply_body(call, 0, 0, 0), &[]);
+            if answers_early {
+                ours.write_all(&reply).unwrap();
+            }
+            has_ended.recv().unwrap();
+            let mut payload = vec![0; MUCH];
+            ours.read_exact(&mut payload).unwrap();
+            // What follows is a frame again: the next call, behind the cancel if there was one.
+            let mut server = Raw::over(ours);
+            if !answers_early {
+                let cancel = server.next().unwrap();
+                assert_eq!(raw::u64_at(&cancel.body, 0), call);
+                server.send(&reply);
+            }
+            let next = server.expect(raw::CALL);
+            let next = raw::u64_at(&next.body, 0);
+            server.send(&raw::frame(raw::REPLY, 0, &raw::reply_body(next, 0, 0, 0), &[]));
+            payload
+        });
+        let mut client = DirectClient::from_stream(theirs, &ClientOptions::default()).unwrap();
+        let mut payload: Vec<u8> = (0..MUCH).map(|at| (at >> 12) as u8).collect();
+        let expected = payload.clone();
+        let deadline = if answers_early { PATIENCE } else { SHORT };
+        // The server doesn't read before the call has ended, by its word or by time.
+        let sent = client.call("put").payload_inline(&payload).deadline(deadline).send();
+        assert_eq!(sent.is_ok(), answers_early);
+        // The caller's memory is the caller's again.
+        payload.fill(0xff);
+        ended.send(()).unwrap();
+        client.call("next").deadline(PATIENCE).send().unwrap();
+        assert!(server.join().unwrap() == expected, "answers early: {answers_early}");
+    }
+}
