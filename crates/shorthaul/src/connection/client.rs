@@ -151,8 +151,8 @@ impl<D, T> ClientConnection<D, T> {
         }
     }
 
-    /// Sends a call, with the inline payload of its request (none if it has one: that stays in memory
-    /// of the caller's, see [`Link::transmit`]) and the memory files that belong to it.
+    /// Sends a call, with the inline payload of its request (none if it has one: that stays in
+    /// memory of the caller's, see [`Link::transmit`]) and the memory files that belong to it.
     /// The caller has checked it against [`Link::peer_limits`]; ids are never used twice.
     pub(crate) fn start(
         &mut self,

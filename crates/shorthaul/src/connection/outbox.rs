@@ -64,8 +64,8 @@ impl<D> Outbox<D> {
     }
 
     /// The next parts to write. `borrowed` is the payload that lies in memory of the caller's, if a
-    /// frame has such a one: at most one frame has. Descriptors ride on the first byte of their own frame, so a frame
-    /// that has any starts a write of its own.
+    /// frame has such a one: at most one frame has. Descriptors ride on the first byte of their own
+    /// frame, so a frame that has any starts a write of its own.
     pub(super) fn transmit<'a>(&'a self, borrowed: &'a [u8]) -> Option<Transmit<'a, D>> {
         let first = self.frames.front()?;
         let descriptors = &first.descriptors[..];
