@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -124,8 +125,10 @@ impl Format {
 enum Target {
     /// A file that takes the other's place in one step.
     Replace(PathBuf),
-    /// A terminal, a pipe, or a file in a folder that takes no other: written through.
+    /// A terminal, a pipe, or a stream that somebody else has opened: written through.
     Through(File),
+    /// A file in a folder that takes no other: written over.
+    Over(File),
 }
 
 impl Target {
@@ -135,7 +138,12 @@ impl Target {
     }
 
     fn open(path: &Path) -> io::Result<Self> {
-        let existing = match OpenOptions::new().write(true).open(path) {
+        if let Some(stream) = stream_of_process(path) {
+            return Ok(Self::Through(stream?));
+        }
+        // Another descriptor of this process: what is in there is not ours either.
+        let is_descriptor = path.starts_with("/dev/fd") || path.starts_with("/proc");
+        let existing = match OpenOptions::new().write(true).append(is_descriptor).open(path) {
             Ok(file) => Some(file),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
@@ -144,26 +152,23 @@ impl Target {
             new_beside(path)?;
             return Ok(Self::Replace(path.to_owned()));
         };
-        // /dev/stdout may well be a regular file, but whoever holds it open wants to see it grow.
-        let is_of_process = path.starts_with("/dev") || path.starts_with("/proc");
-        if is_of_process || !file.metadata()?.is_file() {
+        if is_descriptor || !file.metadata()?.is_file() {
             return Ok(Self::Through(file));
         }
         // A symbolic link stays one: what it names is replaced.
         let path = fs::canonicalize(path)?;
         match new_beside(&path) {
             Ok(_) => Ok(Self::Replace(path)),
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(Self::Through(file)),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(Self::Over(file)),
             Err(error) => Err(error),
         }
     }
 
     fn write(self, text: &[u8]) -> Result<()> {
         match self {
-            Self::Through(file) => {
-                if file.metadata()?.is_file() {
-                    file.set_len(0)?;
-                }
+            Self::Through(file) => write_whole(&file, text)?,
+            Self::Over(file) => {
+                file.set_len(0)?;
                 write_whole(&file, text)?;
             }
             Self::Replace(path) => {
@@ -177,6 +182,21 @@ impl Target {
         }
         Ok(())
     }
+}
+
+/// A stream that this process was started with, if `path` names it. It may well be a regular file,
+/// and what is in there is not ours: so it is written on where it stands, not opened anew.
+fn stream_of_process(path: &Path) -> Option<io::Result<File>> {
+    let stream = match path.to_str()? {
+        "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1" => {
+            io::stdout().as_fd().try_clone_to_owned()
+        }
+        "/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2" => {
+            io::stderr().as_fd().try_clone_to_owned()
+        }
+        _ => return None,
+    };
+    Some(stream.map(File::from))
 }
 
 /// A file beside `path` that vanishes unless it is kept.
