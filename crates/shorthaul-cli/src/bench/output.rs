@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -149,8 +150,12 @@ impl Target {
             Err(error) => return Err(error),
         };
         let Some(file) = existing else {
-            new_beside(path)?;
-            return Ok(Self::Replace(path.to_owned()));
+            if path.as_os_str().as_bytes().ends_with(b"/") {
+                return Err(ErrorKind::IsADirectory.into());
+            }
+            let path = fs::read_link(path).map_or_else(|_| path.to_owned(), |to| beside(path, &to));
+            new_beside(&path)?;
+            return Ok(Self::Replace(path));
         };
         if is_descriptor || !file.metadata()?.is_file() {
             return Ok(Self::Through(file));
@@ -197,6 +202,11 @@ fn stream_of_process(path: &Path) -> Option<io::Result<File>> {
         _ => return None,
     };
     Some(stream.map(File::from))
+}
+
+/// What a symbolic link at `link` names that says `to`.
+fn beside(link: &Path, to: &Path) -> PathBuf {
+    link.parent().map_or_else(|| to.to_owned(), |folder| folder.join(to))
 }
 
 /// A file beside `path` that vanishes unless it is kept.
@@ -254,10 +264,25 @@ mod tests {
     #[test]
     fn what_cannot_be_written_is_said_before() {
         let folder = tempfile::tempdir().unwrap();
-        for path in [folder.path().to_owned(), folder.path().join("no/file"), "/".into()] {
+        for path in [
+            folder.path().to_owned(),
+            folder.path().join("no/file"),
+            folder.path().join("new/"),
+            "/".into(),
+        ] {
             let error = format!("{:#}", Target::prepare(&path).unwrap_err());
             assert!(error.contains("give another --output"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_link_to_a_file_that_is_not_there_yet_stays_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("new", &link).unwrap();
+        Target::prepare(&link).unwrap().write(b"new").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(folder.path().join("new")).unwrap(), b"new");
     }
 
     #[test]
