@@ -1,6 +1,7 @@
 //! `shorthaul bench report` and `--compare`, by the real binary: saved results in every form.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -168,12 +169,14 @@ fn standard_output_may_be_named_as_a_file() {
     assert!(written.starts_with("date,"), "{written}");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
+    let mut file = std::fs::File::create(&path).unwrap();
+    file.write_all(b"kept\n").unwrap();
     let status = Command::new(env!("CARGO_BIN_EXE_shorthaul"))
         .args(["bench", "report", &good, "--output", "/dev/stdout", "--format", "csv"])
-        .stdout(std::fs::File::create(&path).unwrap())
+        .stdout(file)
         .status();
     assert!(status.unwrap().success());
-    assert!(std::fs::read_to_string(&path).unwrap().starts_with("date,"));
+    assert!(std::fs::read_to_string(&path).unwrap().starts_with("kept\ndate,"));
 }
 
 #[test]

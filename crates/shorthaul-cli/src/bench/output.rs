@@ -2,6 +2,8 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -124,8 +126,10 @@ impl Format {
 enum Target {
     /// A file that takes the other's place in one step.
     Replace(PathBuf),
-    /// A terminal, a pipe, or a file in a folder that takes no other: written through.
+    /// A terminal, a pipe, or a stream that somebody else has opened: written through.
     Through(File),
+    /// A file in a folder that takes no other: written over.
+    Over(File),
 }
 
 impl Target {
@@ -135,35 +139,41 @@ impl Target {
     }
 
     fn open(path: &Path) -> io::Result<Self> {
-        let existing = match OpenOptions::new().write(true).open(path) {
+        if let Some(stream) = stream_of_process(path) {
+            return Ok(Self::Through(stream?));
+        }
+        // Another descriptor of this process: what is in there is not ours either.
+        let is_descriptor = path.starts_with("/dev/fd") || path.starts_with("/proc");
+        let existing = match OpenOptions::new().write(true).append(is_descriptor).open(path) {
             Ok(file) => Some(file),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
         let Some(file) = existing else {
-            new_beside(path)?;
-            return Ok(Self::Replace(path.to_owned()));
+            if path.as_os_str().as_bytes().ends_with(b"/") {
+                return Err(ErrorKind::IsADirectory.into());
+            }
+            let path = fs::read_link(path).map_or_else(|_| path.to_owned(), |to| beside(path, &to));
+            new_beside(&path)?;
+            return Ok(Self::Replace(path));
         };
-        // /dev/stdout may well be a regular file, but whoever holds it open wants to see it grow.
-        let is_of_process = path.starts_with("/dev") || path.starts_with("/proc");
-        if is_of_process || !file.metadata()?.is_file() {
+        if is_descriptor || !file.metadata()?.is_file() {
             return Ok(Self::Through(file));
         }
         // A symbolic link stays one: what it names is replaced.
         let path = fs::canonicalize(path)?;
         match new_beside(&path) {
             Ok(_) => Ok(Self::Replace(path)),
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(Self::Through(file)),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(Self::Over(file)),
             Err(error) => Err(error),
         }
     }
 
     fn write(self, text: &[u8]) -> Result<()> {
         match self {
-            Self::Through(file) => {
-                if file.metadata()?.is_file() {
-                    file.set_len(0)?;
-                }
+            Self::Through(file) => write_whole(&file, text)?,
+            Self::Over(file) => {
+                file.set_len(0)?;
                 write_whole(&file, text)?;
             }
             Self::Replace(path) => {
@@ -177,6 +187,26 @@ impl Target {
         }
         Ok(())
     }
+}
+
+/// A stream that this process was started with, if `path` names it. It may well be a regular file,
+/// and what is in there is not ours: so it is written on where it stands, not opened anew.
+fn stream_of_process(path: &Path) -> Option<io::Result<File>> {
+    let stream = match path.to_str()? {
+        "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1" => {
+            io::stdout().as_fd().try_clone_to_owned()
+        }
+        "/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2" => {
+            io::stderr().as_fd().try_clone_to_owned()
+        }
+        _ => return None,
+    };
+    Some(stream.map(File::from))
+}
+
+/// What a symbolic link at `link` names that says `to`.
+fn beside(link: &Path, to: &Path) -> PathBuf {
+    link.parent().map_or_else(|| to.to_owned(), |folder| folder.join(to))
 }
 
 /// A file beside `path` that vanishes unless it is kept.
@@ -234,10 +264,25 @@ mod tests {
     #[test]
     fn what_cannot_be_written_is_said_before() {
         let folder = tempfile::tempdir().unwrap();
-        for path in [folder.path().to_owned(), folder.path().join("no/file"), "/".into()] {
+        for path in [
+            folder.path().to_owned(),
+            folder.path().join("no/file"),
+            folder.path().join("new/"),
+            "/".into(),
+        ] {
             let error = format!("{:#}", Target::prepare(&path).unwrap_err());
             assert!(error.contains("give another --output"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_link_to_a_file_that_is_not_there_yet_stays_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("new", &link).unwrap();
+        Target::prepare(&link).unwrap().write(b"new").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(folder.path().join("new")).unwrap(), b"new");
     }
 
     #[test]

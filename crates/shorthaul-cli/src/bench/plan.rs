@@ -43,7 +43,9 @@ impl Plan {
         let methods = args.methods.as_ref().map_or(&Method::ALL[..], |methods| &methods.0);
         let payloads = without_repeats(&args.payload);
         let in_flight = args.in_flight.into();
-        ensure_buffers(&payloads, in_flight)?;
+        // What the library keeps for its own choices is beside what the other methods keep.
+        let sets = if methods.iter().any(Method::is_automatic) { 2 } else { 1 };
+        ensure_buffers(&payloads, in_flight, sets)?;
         Ok(Self {
             topology,
             placements: without_repeats(placements),
@@ -103,13 +105,16 @@ pub(crate) fn format_bytes(bytes: usize) -> String {
 }
 
 /// Each call in flight has a buffer of its own, for each size, and a server's mapping of it.
-fn ensure_buffers(payloads: &[usize], in_flight: usize) -> Result<()> {
-    let (count, count_max) = (payloads.len() * in_flight, Limits::default().regions_max as usize);
+/// There are two sets of them if the library has its own.
+fn ensure_buffers(payloads: &[usize], in_flight: usize, sets: usize) -> Result<()> {
+    let count = payloads.len() * in_flight * sets;
+    let count_max = Limits::default().regions_max as usize;
     ensure!(
         count <= count_max,
-        "{} sizes of payload with --in-flight {in_flight} need {count} buffers, and a server takes \
-         {count_max}: take fewer",
+        "{} sizes of payload with --in-flight {in_flight} need {count} buffers{}, and a server \
+         takes {count_max}: take fewer",
         payloads.len(),
+        if sets > 1 { ", half of them for the methods with auto" } else { "" },
     );
     let bytes = payloads.iter().map(|&bytes| bytes as u64).sum::<u64>() * in_flight as u64;
     ensure!(
@@ -148,13 +153,15 @@ mod tests {
     #[test]
     fn buffers_in_flight_are_bounded() {
         let refused = |payloads: &[usize], in_flight| {
-            ensure_buffers(payloads, in_flight).err().map(|error| error.to_string())
+            ensure_buffers(payloads, in_flight, 1).err().map(|error| error.to_string())
         };
         assert_eq!(refused(&[128 << 20, 64 << 20], 1), None);
         assert_eq!(refused(&[16 << 20], 64), None);
         assert!(refused(&[16 << 20, 1], 64).unwrap().contains("1.0 GiB"));
         assert_eq!(refused(&[1, 2, 3, 4], 64), None);
         assert!(refused(&[1, 2, 3, 4, 5], 64).unwrap().contains("320 buffers"));
+        let with_auto = ensure_buffers(&[1, 2, 3], 64, 2).unwrap_err().to_string();
+        assert!(with_auto.contains("384 buffers, half of them for the methods with auto"));
     }
 
     #[test]

@@ -28,6 +28,8 @@ impl Value {
         match self {
             Self::Text(text) => text.clone(),
             Self::Number { value, decimals } => format!("{value:.decimals$}"),
+            // Of few bytes the range too must say something.
+            Self::Range { min, max } if *max < FEW => format!("({min:.3}–{max:.3})"),
             Self::Range { min, max } => format!("({min:.0}–{max:.0})"),
             Self::Share(share) => format!("{:.1} %", share * 100.0),
             Self::Count(count) => count.to_string(),
@@ -44,6 +46,16 @@ pub(super) fn of(payload: &Payload) -> Vec<&'static Column> {
 
 fn number(value: f64, decimals: usize) -> Option<Value> {
     Some(Value::Number { value, decimals })
+}
+
+/// MB/s, with more decimals where one would leave nothing.
+fn megabytes(value: f64) -> Option<Value> {
+    number(value, decimals(value))
+}
+
+/// Decimals that MB/s have in text.
+pub(super) fn decimals(megabytes_per_second: f64) -> usize {
+    if megabytes_per_second < FEW { 3 } else { 1 }
 }
 
 fn share(spread: Option<&Spread>) -> Option<Value> {
@@ -80,7 +92,7 @@ pub(super) const COLUMNS: [Column; 16] = [
         "MB/s",
         "payload bytes per second, with as many calls at once as are in flight; median over the \
          rounds. MB are 10^6 bytes",
-        |payload, cell| number(speed(payload, cell)?.median, 1),
+        |payload, cell| megabytes(speed(payload, cell)?.median),
     ),
     column(
         "(min–max)",
@@ -134,7 +146,10 @@ pub(super) const COLUMNS: [Column; 16] = [
     column(
         "twin MB/s",
         "the bare twin: the method's own memory calls and one blocking message each way, no RPC",
-        |payload, cell| number(payload.twin(cell)?.megabytes_per_second.median, 1),
+        |payload, cell| {
+            let twin = payload.twin(cell).filter(|_| payload.bytes > 0)?;
+            megabytes(twin.megabytes_per_second.median)
+        },
     ),
     column(
         "of twin",
@@ -158,3 +173,6 @@ pub(super) const COLUMNS: [Column; 16] = [
         |_, cell| Some(Value::Count(cell.mappings_reused)),
     ),
 ];
+
+/// MB/s under which one decimal says too little.
+const FEW: f64 = 1.0;

@@ -117,14 +117,12 @@ const COLUMNS: [Column; 52] = [
     ("share_of_hand_over_limit_median", |line| median(line.cell.of_hand_over_limit.as_ref())),
     ("share_of_hand_over_limit_min", |line| min(line.cell.of_hand_over_limit.as_ref())),
     ("share_of_hand_over_limit_max", |line| max(line.cell.of_hand_over_limit.as_ref())),
-    ("twin_mb_per_s_median", |line| Some(line.twin()?.megabytes_per_second.median.to_string())),
+    ("twin_mb_per_s_median", |line| {
+        let twin = line.twin().filter(|_| line.payload.bytes > 0)?;
+        Some(twin.megabytes_per_second.median.to_string())
+    }),
     ("twin_us_median", |line| Some(line.twin()?.microseconds_per_call.median.to_string())),
     ("share_of_twin_median", |line| median(line.cell.of_twin.as_ref())),
-    ("share_of_twin_min", |line| min(line.cell.of_twin.as_ref())),
-    ("share_of_twin_max", |line| max(line.cell.of_twin.as_ref())),
-    ("share_of_best_median", |line| median(line.cell.of_best.as_ref())),
-    ("share_of_best_min", |line| min(line.cell.of_best.as_ref())),
-    ("share_of_best_max", |line| max(line.cell.of_best.as_ref())),
     ("harness_ns_median", |line| median(line.section.harness_ns.as_ref())),
     ("lane", |line| line.cell.lane.clone()),
     ("calls", |line| Some(line.cell.calls.to_string())),
@@ -134,4 +132,9 @@ const COLUMNS: [Column; 52] = [
     }),
     ("compared_change_percent", |line| Some(((line.change?.ratio? - 1.0) * 100.0).to_string())),
     ("compared_kind", |line| Some(line.change?.kind.name().to_owned())),
+    ("share_of_twin_min", |line| min(line.cell.of_twin.as_ref())),
+    ("share_of_twin_max", |line| max(line.cell.of_twin.as_ref())),
+    ("share_of_best_median", |line| median(line.cell.of_best.as_ref())),
+    ("share_of_best_min", |line| min(line.cell.of_best.as_ref())),
+    ("share_of_best_max", |line| max(line.cell.of_best.as_ref())),
 ];

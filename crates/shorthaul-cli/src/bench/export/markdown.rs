@@ -88,8 +88,10 @@ fn write_section(output: &mut impl Write, section: &Section) -> io::Result<()> {
 fn write_payload(output: &mut impl Write, payload: &Payload) -> io::Result<()> {
     write!(output, "\n**{}**", format_bytes(payload.bytes))?;
     if payload.bytes > 0 {
-        let limit =
-            |Spread { median, min, max }: Spread| format!("{median:.0} MB/s ({min:.0}–{max:.0})");
+        let limit = |Spread { median, min, max }: Spread| {
+            let digits = if median < 1.0 { 3 } else { 0 };
+            format!("{median:.digits$} MB/s ({min:.digits$}–{max:.digits$})")
+        };
         let (speed, hand_over) = (limit(payload.speed_limit), limit(payload.hand_over_limit));
         write!(output, ": speed limit {speed}, hand-over limit {hand_over}")?;
     }

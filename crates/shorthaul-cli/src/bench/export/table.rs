@@ -110,6 +110,9 @@ fn write_empty_call(output: &mut impl Write, empty: &EmptyCall) -> io::Result<()
 
 fn write_limits(output: &mut impl Write, payload: &Payload) -> io::Result<()> {
     let (bytes, speed) = (format_bytes(payload.bytes), gigabytes(&payload.speed_limit));
+    if payload.bytes == 0 {
+        return writeln!(output, "Payload {bytes}");
+    }
     let hand_over = gigabytes(&payload.hand_over_limit);
     writeln!(output, "Payload {bytes} · speed limit {speed} · hand-over limit {hand_over}")
 }
@@ -209,7 +212,11 @@ fn changed(change: &Change) -> [String; 8] {
 fn gigabytes(spread: &Spread) -> String {
     let Spread { median, min, max } = spread;
     // Slow ones too must say something.
-    let digits = if *median < 1e3 { 3 } else { 1 };
+    let digits = match *median {
+        ..1.0 => 6,
+        ..1e3 => 3,
+        _ => 1,
+    };
     format!("{:.digits$} GB/s ({:.digits$}–{:.digits$})", median / 1e3, min / 1e3, max / 1e3)
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
+use super::columns::decimals;
 use crate::bench::compare::is_apart;
 use crate::bench::method::Method;
 use crate::bench::plan::format_bytes;
@@ -114,7 +115,10 @@ impl fmt::Display for Verdict<'_> {
         )?;
         match self.bytes {
             0 => write!(f, "{:.1} µs a call", self.best.microseconds_per_call.median)?,
-            _ => write!(f, "{:.1} MB/s", self.best.megabytes_per_second.median)?,
+            _ => {
+                let speed = self.best.megabytes_per_second.median;
+                write!(f, "{speed:.0$} MB/s", decimals(speed))?;
+            }
         }
         for (times, baseline) in &self.times {
             write!(f, ", {times:.1} times {baseline}")?;

@@ -29,6 +29,10 @@ pub(super) fn throughput(report: &Report) -> Markup {
                  no RPC: what the placement allows. " b { "Speed limit" } ": one thread storing \
                  into a warm buffer, nobody reading: what the CPU allows. An arrow at the edge is \
                  a limit too far off to draw."
+                @if has_puts(report) {
+                    " " b { "put" } ": uploads, from the client to the server. They are another \
+                     task than answers, so they stand below them and are no rivals of theirs."
+                }
             }
         }
     }
@@ -231,19 +235,27 @@ fn latency_of(case: &Case<'_>) -> Option<Dots> {
     })
 }
 
-/// Methods of a payload in all placements, the fastest first.
+/// Methods of a payload in all placements, the fastest first; those that go to the server after
+/// all others, for they are no rivals.
 fn ranked(report: &Report, bytes: usize) -> Vec<&str> {
     let payloads = report.sections.iter().flat_map(|section| &section.payloads);
-    let mut best: Vec<(&str, f64)> = Vec::new();
+    let mut best: Vec<(&Cell, f64)> = Vec::new();
     for cell in payloads.filter(|p| p.bytes == bytes).flat_map(|payload| &payload.cells) {
         let time = cell.microseconds_per_call.median;
-        match best.iter_mut().find(|(method, _)| *method == cell.method) {
+        match best.iter_mut().find(|(other, _)| other.method == cell.method) {
             Some((_, least)) => *least = least.min(time),
-            None => best.push((&cell.method, time)),
+            None => best.push((cell, time)),
         }
     }
-    best.sort_by(|a, b| a.1.total_cmp(&b.1));
-    best.into_iter().map(|(method, _)| method).collect()
+    best.sort_by(|(a, a_time), (b, b_time)| {
+        a.is_put().cmp(&b.is_put()).then(a_time.total_cmp(b_time))
+    });
+    best.into_iter().map(|(cell, _)| cell.method.as_str()).collect()
+}
+
+fn has_puts(report: &Report) -> bool {
+    let mut payloads = report.sections.iter().flat_map(|section| &section.payloads);
+    payloads.any(|payload| payload.cells.iter().any(Cell::is_put))
 }
 
 /// All sizes of payload, in the order of the run.

@@ -5,20 +5,25 @@ use maud::{Markup, html};
 use super::plot::{Figure, Panel, Scale, pc, px};
 use crate::bench::export::number;
 use crate::bench::plan::format_bytes;
-use crate::bench::report::{Payload, Report, Section};
+use crate::bench::report::{Cell, Payload, Report, Section};
 use crate::bench::session::Mode;
 use crate::bench::stats::Spread;
 
-/// A plot for each placement and mode; none if there are fewer than two sizes.
+/// A plot for each placement and mode; none if there are fewer than two sizes. What goes to the
+/// server has plots of its own: it is no rival of what comes from there.
 pub(super) fn plots(report: &Report) -> Vec<Plot<'_>> {
-    let names = ranked(report);
     let mut plots = Vec::new();
-    for (index, section) in report.sections.iter().enumerate() {
-        for mode in [Mode::Direct, Mode::Threads] {
-            let (sizes, lines) = (sizes(section), lines(section, mode, &names));
-            if sizes.len() > 1 && lines.iter().any(|line| !line.is_limit) {
-                let id = format!("sizes-{index}-{}", mode.name());
-                plots.push(Plot { id, placement: &section.placement, mode, sizes, lines });
+    for is_put in [false, true] {
+        let names = ranked(report, is_put);
+        for (index, section) in report.sections.iter().enumerate() {
+            for mode in [Mode::Direct, Mode::Threads] {
+                let (sizes, lines) = (sizes(section), lines(section, mode, &names));
+                if sizes.len() > 1 && lines.iter().any(|line| !line.is_limit) {
+                    let what = if is_put { "uploads" } else { "sizes" };
+                    let id = format!("{what}-{index}-{}", mode.name());
+                    let placement = &section.placement;
+                    plots.push(Plot { id, placement, mode, is_put, sizes, lines });
+                }
             }
         }
     }
@@ -30,6 +35,8 @@ pub(super) struct Plot<'a> {
     id: String,
     placement: &'a str,
     mode: Mode,
+    /// Whether the payloads go to the server.
+    is_put: bool,
     sizes: Vec<usize>,
     lines: Vec<Line<'a>>,
 }
@@ -66,7 +73,7 @@ impl Panel for Plot<'_> {
         let figure = Figure {
             id: self.id.clone(),
             title: self.placement,
-            subtitle: format!("{}, MB/s by payload", self.mode.name()),
+            subtitle: self.subtitle(),
             description: self.description(),
             height: HEIGHT,
         };
@@ -84,6 +91,11 @@ impl Panel for Plot<'_> {
 }
 
 impl Plot<'_> {
+    fn subtitle(&self) -> String {
+        let uploads = if self.is_put { "uploads, " } else { "" };
+        format!("{uploads}{}, MB/s by payload", self.mode.name())
+    }
+
     fn drawing(&self, scales: &Scales) -> Markup {
         // What stands out is drawn last, over the rest.
         let behind = |line: &&Line<'_>| line.class == MUTED;
@@ -230,14 +242,15 @@ fn lines<'a>(section: &'a Section, mode: Mode, names: &[&'a str]) -> Vec<Line<'a
     lines
 }
 
-/// Methods that win most often first, then by their mean share of the best, as a factor. It is the
-/// same order for all plots, so that a colour is the same method in each.
-fn ranked(report: &Report) -> Vec<&str> {
+/// Methods of one direction that win most often first, then by their mean share of the best, as a
+/// factor. It is the same order for all its plots, so that a colour is the same method in each.
+fn ranked(report: &Report, is_put: bool) -> Vec<&str> {
     let mut shares: Vec<(&str, Vec<f64>)> = Vec::new();
     let payloads = report.sections.iter().flat_map(|section| &section.payloads);
     for payload in payloads.filter(|payload| payload.bytes > 0) {
         for mode in Mode::ALL {
-            let of_mode = || payload.cells.iter().filter(|cell| cell.mode == mode);
+            let is_of_mode = |cell: &&Cell| cell.mode == mode && cell.is_put() == is_put;
+            let of_mode = || payload.cells.iter().filter(is_of_mode);
             let best = of_mode().map(|cell| cell.megabytes_per_second.median).fold(0.0, f64::max);
             for cell in of_mode() {
                 let share = cell.megabytes_per_second.median / best;

@@ -173,7 +173,7 @@ fn methods() -> Markup {
     }
 }
 
-const METHODS: [(&str, &str); 7] = [
+const METHODS: [(&str, &str); 10] = [
     ("fd", "The client sends a descriptor of its memory, and the server fills that."),
     ("s-write", "The server fills it by pwrite(2)."),
     ("s-mmap", "The server maps it and stores into it."),
@@ -181,6 +181,13 @@ const METHODS: [(&str, &str); 7] = [
     ("s-reuse", "The server keeps its mapping for the next call on the same buffer."),
     ("sidecar", "No shared memory: the payload follows the reply on the socket."),
     ("nt", "Streaming (non-temporal) stores: past the caches, into memory."),
+    ("sealed", "The server makes memory, seals it and sends a descriptor of it."),
+    ("auto", "The library chooses, and the lane says what and why."),
+    (
+        "put",
+        "The other way, from the client to the server: inline, from a region that the client \
+         keeps, in sealed memory, or as the library chooses.",
+    ),
 ];
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("sort.js");
