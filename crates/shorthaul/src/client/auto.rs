@@ -55,6 +55,9 @@ struct State {
     learnt: [LruCache<u64, Learnt, FxBuildHasher>; 2],
     /// The server has refused a buffer; none is asked for again until so many calls have gone by.
     rest: u32,
+    /// The connection has ended: nothing is kept any more. A buffer knows its connection, and that
+    /// has this: what stayed here would hold itself for ever.
+    is_closed: bool,
 }
 
 /// Which payload of a method.
@@ -102,6 +105,7 @@ impl Auto {
             spare_bytes: 0,
             learnt: [(); 2].map(|()| LruCache::with_hasher(methods_max, FxBuildHasher)),
             rest: 0,
+            is_closed: false,
         };
         Arc::new(Self { policy, state: Mutex::new(state) })
     }
@@ -163,10 +167,25 @@ impl Auto {
         Some(buffer)
     }
 
+    /// Lets go of what is kept, and of what comes back later.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        state.spare_bytes = 0;
+        let let_go = std::mem::take(&mut state.spare);
+        // Unmapping takes its time: not under the lock.
+        drop(state);
+        drop(let_go);
+    }
+
     /// Takes a buffer back, and lets go of those that were not used for longest.
     pub(super) fn give_back(&self, buffer: Buffer) {
         let mut let_go = Vec::new();
         let mut state = self.lock();
+        if state.is_closed {
+            drop(state);
+            return drop(buffer);
+        }
         state.spare_bytes += buffer.len();
         state.spare.push(buffer);
         while state.spare_bytes > self.policy.kept_bytes_max && !state.spare.is_empty() {

@@ -7,6 +7,7 @@ use shorthaul::{
     AutoPolicy, Client, ClientOptions, DirectClient, Error, InboundCall, Lane, Reason, Reply,
     ServerOptions, Status,
 };
+use shorthaul_platform::memory::page_bytes;
 
 use super::service::{check, pattern, request, serve, start};
 
@@ -145,4 +146,37 @@ fn many_threads_choose_at_once() {
     });
     drop(client);
     assert!(running.server.stop(Duration::from_secs(5)));
+}
+
+/// Mappings of this process that are `bytes` long and called as buffers are.
+fn mappings(bytes: usize) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let is_one = |line: &&str| {
+        let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let address = |text| usize::from_str_radix(text, 16).unwrap();
+        line.contains("shorthaul-buffer") && address(end) - address(start) == bytes
+    };
+    maps.lines().filter(is_one).count()
+}
+
+#[test]
+fn a_client_that_is_gone_keeps_no_buffer() {
+    // A size that no other test has.
+    let bytes = 733 * page_bytes();
+    let limits = Limits { region_bytes_max: bytes as u64, ..Limits::default() };
+    let running = start(ServerOptions { limits, ..ServerOptions::default() }, serve);
+    let client = Client::connect(&running.path).unwrap();
+    let request = request(bytes - 1, 7);
+    let call = || client.call("a").request(&request).auto(bytes).send().unwrap();
+    let lanes = [call().lane(), call().lane()];
+    assert_eq!(lanes, [Lane::Inline, Lane::FillMap]);
+    let outlives_it = call();
+    let more = call();
+    assert!(mappings(bytes) > 0);
+    drop(more);
+    drop(client);
+    assert!(running.server.stop(Duration::from_secs(5)));
+    check(&outlives_it, bytes - 1, 7);
+    drop(outlives_it);
+    assert_eq!(mappings(bytes), 0);
 }
