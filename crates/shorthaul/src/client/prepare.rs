@@ -77,21 +77,43 @@ impl Choices {
             choices.answer = Some(Choice::make(plan, auto, peer, &mut make)?);
         }
         if let Some(bytes) = call.bulk.automatic_bytes() {
-            let method = MethodKey::of(call.method);
-            let plan = auto.plan(Direction::Upload, method, bytes, peer);
-            auto.learn(Direction::Upload, method, bytes);
-            let mut choice = Choice::make(plan, auto, peer, &mut make)?;
-            if choice.buffer.as_ref().is_some_and(|buffer| buffer.len() < bytes) {
-                choice.buffer.take().into_iter().for_each(|buffer| auto.give_back(buffer));
-                choice.plan = Plan::NoBuffer(Reason::BufferTooSmall);
+            match Choice::make_for_upload(call.method, bytes, auto, peer, &mut make) {
+                Ok(choice) => choices.upload = Some(choice),
+                Err(error) => {
+                    choices.give_back(auto);
+                    return Err(error);
+                }
             }
-            choices.upload = Some(choice);
         }
         Ok(choices)
+    }
+
+    /// Gives back what was chosen for a call that is not made.
+    fn give_back(self, auto: &Auto) {
+        let chosen = self.answer.into_iter().chain(self.upload);
+        chosen.filter_map(|choice| choice.buffer).for_each(|buffer| auto.give_back(buffer));
     }
 }
 
 impl Choice {
+    fn make_for_upload(
+        method: &str,
+        bytes: usize,
+        auto: &Auto,
+        peer: &Limits,
+        make: &mut impl FnMut(usize) -> Result<Buffer>,
+    ) -> Result<Self> {
+        let method = MethodKey::of(method);
+        let plan = auto.plan(Direction::Upload, method, bytes, peer);
+        auto.learn(Direction::Upload, method, bytes);
+        let mut choice = Self::make(plan, auto, peer, make)?;
+        if choice.buffer.as_ref().is_some_and(|buffer| buffer.len() < bytes) {
+            choice.buffer.take().into_iter().for_each(|buffer| auto.give_back(buffer));
+            choice.plan = Plan::NoBuffer(Reason::BufferTooSmall);
+        }
+        Ok(choice)
+    }
+
     fn make(
         plan: Plan,
         auto: &Auto,
@@ -141,6 +163,7 @@ impl<'a> Outgoing<'a> {
         choices: Choices,
     ) -> Result<Prepared<'a>, CallError> {
         if let Err(error) = self.check(way) {
+            choices.give_back(&way.common.auto);
             return Err(self.into_error(error));
         }
         let Self { method, request, bulk, part_lengths, wanted, timeout } = self;
@@ -166,10 +189,10 @@ impl<'a> Outgoing<'a> {
                 keeps_upload: false,
             }));
         }
-        let made = prepared
-            .offer(wanted, choices.answer, way)
-            .and_then(|()| prepared.bring(bulk, part_lengths, choices.upload, way));
-        match made {
+        // Both, whatever comes of the first: each keeps its buffer, to be given back.
+        let offered = prepared.offer(wanted, choices.answer, way);
+        let brought = prepared.bring(bulk, part_lengths, choices.upload, way);
+        match offered.and(brought) {
             Ok(()) => {
                 let lane = prepared.held.upload_lane;
                 if lane != Lane::None {
@@ -276,10 +299,12 @@ impl Prepared<'_> {
                 self.bring_inline(&[bytes], way)?;
             }
             Bulk::Auto(bytes) => {
+                let choice = self.hold_chosen(choice);
                 self.parts = parts(bytes.len(), part_lengths)?;
                 self.bring_automatically(&[bytes], choice, way)?;
             }
             Bulk::AutoParts(pieces) => {
+                let choice = self.hold_chosen(choice);
                 let lengths: Vec<usize> = pieces.iter().map(|piece| piece.len()).collect();
                 let bytes = parts_bytes(&lengths).ok_or_else(too_many_bytes)?;
                 self.parts = parts(bytes, &lengths)?;
@@ -297,15 +322,25 @@ impl Prepared<'_> {
         Ok(())
     }
 
+    /// Takes the buffer that was chosen, if one was; what was planned is left.
+    fn hold_chosen(&mut self, choice: Option<Choice>) -> Option<Plan> {
+        let Choice { plan, buffer } = choice?;
+        self.held.upload = buffer;
+        if let Some(guess) = &mut self.held.guess {
+            guess.keeps_upload = true;
+        }
+        Some(plan)
+    }
+
     fn bring_automatically(
         &mut self,
         pieces: &[&[u8]],
-        choice: Option<Choice>,
+        plan: Option<Plan>,
         way: &Way<'_>,
     ) -> Result<()> {
-        let Some(Choice { plan, buffer }) = choice else { return self.bring_inline(pieces, way) };
-        let lane = match buffer {
-            Some(mut buffer) => {
+        let Some(plan) = plan else { return self.bring_inline(pieces, way) };
+        let lane = match &mut self.held.upload {
+            Some(buffer) => {
                 match pieces {
                     [piece] => buffer.copy_from(0, piece),
                     pieces => {
@@ -314,9 +349,7 @@ impl Prepared<'_> {
                         }
                     }
                 }
-                let span = span(&buffer, &(0..self.parts.bytes()), way.home);
-                self.held.upload = Some(buffer);
-                self.upload = Upload::Region(span?);
+                self.upload = Upload::Region(span(buffer, &(0..self.parts.bytes()), way.home)?);
                 self.held.upload_lane = Lane::CopyOut;
                 Lane::CopyOut
             }
@@ -327,7 +360,6 @@ impl Prepared<'_> {
         };
         if let Some(guess) = &mut self.held.guess {
             guess.upload_reason = Some(super::auto::reason(&plan, lane));
-            guess.keeps_upload = true;
         }
         Ok(())
     }

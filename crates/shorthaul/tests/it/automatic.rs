@@ -180,3 +180,69 @@ fn a_client_that_is_gone_keeps_no_buffer() {
     drop(outlives_it);
     assert_eq!(mappings(bytes), 0);
 }
+
+/// Takes any payload, and answers with ten bytes if there is room.
+fn answer_ten(call: &mut InboundCall) -> Result<(), Status> {
+    call.upload()?.into_slice()?;
+    if call.payload_bytes_max() >= 10 {
+        call.payload(10)?.fill(3, 10)?;
+    }
+    call.reply(b"")
+}
+
+#[test]
+fn the_clients_own_buffers_stay_with_it() {
+    let running = start(ServerOptions::default(), answer_ten);
+    let mut client = DirectClient::connect(&running.path).unwrap();
+    let payload = pattern(LARGE, 1);
+    let mut buffer = client.buffer(4096).unwrap();
+    for round in 0..4 {
+        let reply = client.call("put").payload(&payload).into(buffer).send().unwrap();
+        assert_eq!(reply.upload_lane() == Lane::CopyOut, round > 0);
+        buffer = reply.into_buffer().unwrap();
+    }
+    assert_eq!(running.server.stats().mappings_made, 2, "one each way");
+    let reply = client.call("put").payload(&payload).send().unwrap();
+    assert!(reply.into_upload_buffer().is_none(), "it is not the caller's");
+    // Nor are they lost where nothing could be sent.
+    let too_long = vec![0; 1 << 20];
+    client.call("put").payload(&payload).request(&too_long).send().unwrap_err();
+    client.call("put").payload(&payload).part_lengths(&[1, 2]).send().unwrap_err();
+    client.call("put").payload(&payload).into_fresh(1 << 40).send().unwrap_err();
+    let reply = client.call("put").payload(&payload).send().unwrap();
+    assert_eq!(reply.upload_lane(), Lane::CopyOut);
+    assert_eq!(running.server.stats().mappings_made, 2, "still the same");
+}
+
+#[test]
+fn the_buffer_that_a_call_did_without_is_not_given_out() {
+    let nothing = |call: &mut InboundCall| -> Result<(), Status> {
+        if call.request() == b"nothing" {
+            return call.reply(b"");
+        }
+        call.payload(LARGE)?.fill(1, LARGE)?;
+        call.reply(b"")
+    };
+    let running = start(ServerOptions::default(), nothing);
+    let mut client = DirectClient::connect(&running.path).unwrap();
+    for _ in 0..2 {
+        client.call("a").auto(LARGE).send().unwrap();
+    }
+    let started = running.server.stats().mappings_made;
+    let reply = client.call("a").request(b"nothing").auto(LARGE).send().unwrap();
+    assert_eq!(reply.lane(), Lane::None);
+    assert!(reply.into_buffer().is_none());
+    client.call("a").auto(LARGE).send().unwrap();
+    assert_eq!(running.server.stats().mappings_made, started);
+}
+
+#[test]
+fn no_buffer_is_lost_with_a_call_that_can_not_be_made() {
+    let running = start(ServerOptions::default(), answer_ten);
+    let mut client = DirectClient::connect(&running.path).unwrap();
+    let buffer = client.buffer(4096).unwrap();
+    let call = client.call("put").payload_from(buffer, 0..64).into_fresh(1 << 40);
+    let failed = call.send().unwrap_err();
+    assert!(matches!(failed.error(), Error::LimitReached(_)));
+    assert!(failed.into_buffers().1.is_some());
+}
