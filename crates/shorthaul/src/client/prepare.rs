@@ -47,6 +47,13 @@ pub(super) struct Way<'a> {
     pub(super) timeout_default: Duration,
 }
 
+impl Way<'_> {
+    /// Whether an automatic choice may be a sealed memory file.
+    fn may_seal(&self) -> bool {
+        self.takes_sealed && self.common.auto.policy().sealed
+    }
+}
+
 /// What was chosen for a call that leaves the choice to the client.
 #[derive(Debug, Default)]
 pub(super) struct Choices {
@@ -263,7 +270,7 @@ impl Prepared<'_> {
         let small = bytes_max.min(policy.inline_bytes_max as usize);
         self.room.inline_first_bytes = u32::try_from(small).unwrap_or(u32::MAX);
         self.room.inline_bytes = small as u64;
-        if policy.sealed && way.takes_sealed {
+        if way.may_seal() {
             self.room.sealed_bytes = bytes_max as u64;
         }
         match buffer {
@@ -353,6 +360,10 @@ impl Prepared<'_> {
                 self.held.upload_lane = Lane::CopyOut;
                 Lane::CopyOut
             }
+            None if self.parts.bytes() as u64 > way.peer.inline_bytes_max && way.may_seal() => {
+                self.bring_copy(pieces, way)?;
+                Lane::Sealed
+            }
             None => {
                 self.bring_inline(pieces, way)?;
                 Lane::Inline
@@ -407,6 +418,24 @@ impl Prepared<'_> {
             return Err(Error::LimitReached("the server takes no sealed memory".into()));
         }
         self.parts = parts(range.len(), part_lengths)?;
+        self.attach(object, range)
+    }
+
+    /// Copies the pieces into sealed memory of this call's.
+    fn bring_copy(&mut self, pieces: &[&[u8]], way: &Way<'_>) -> Result<()> {
+        let bytes = self.parts.bytes();
+        ensure_region_bytes(bytes, &way.peer)?;
+        let object = match pieces {
+            [piece] => SealedObject::copy_of(piece)?,
+            pieces => SealedObject::write(bytes, |memory| {
+                lay_out(pieces, &self.parts, memory);
+                Ok(())
+            })?,
+        };
+        self.attach(&object, &(0..bytes))
+    }
+
+    fn attach(&mut self, object: &SealedObject, range: &Range<usize>) -> Result<()> {
         let descriptor = object
             .descriptor()
             .map_err(|error| Error::io("no descriptor for a sealed object", error))?;

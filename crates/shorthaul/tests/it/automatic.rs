@@ -246,3 +246,15 @@ fn no_buffer_is_lost_with_a_call_that_can_not_be_made() {
     assert!(matches!(failed.error(), Error::LimitReached(_)));
     assert!(failed.into_buffers().1.is_some());
 }
+
+#[test]
+fn an_upload_over_the_limit_for_inline_travels_sealed() {
+    let limits = Limits { inline_bytes_max: 64 << 10, ..Limits::default() };
+    let running = start(ServerOptions { limits, ..ServerOptions::default() }, answer_ten);
+    let payload = pattern(LARGE, 1);
+    let client = Client::connect(&running.path).unwrap();
+    let put = || client.call("put").payload(&payload).send().unwrap();
+    let took = |reply: &Reply| (reply.upload_lane(), reply.upload_reason());
+    assert_eq!(took(&put()), (Lane::Sealed, Reason::SizeUnknown));
+    assert_eq!(took(&put()), (Lane::CopyOut, Reason::BufferFits));
+}
