@@ -89,7 +89,7 @@ struct Learnt {
 /// What to do about one payload.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// It is small, whatever comes.
+    /// It is small, or was so far.
     Inline,
     /// Use a buffer of at least so many bytes, for what fits it.
     Buffer(usize),
@@ -231,14 +231,16 @@ pub(super) fn buffer_bytes(bytes: usize, peer: &Limits) -> usize {
     bytes.max(BUFFER_BYTES_MIN).checked_next_power_of_two().unwrap_or(bytes).min(most).max(bytes)
 }
 
-/// Why an answer took its lane, given the plan that was made for it.
-pub(super) fn reason(plan: &Plan, lane: Lane) -> Reason {
-    match (lane, plan) {
-        (Lane::None, _) => Reason::Asked,
-        (Lane::FillMap | Lane::FillWrite | Lane::CopyOut, _) => Reason::BufferFits,
-        (_, Plan::NoBuffer(reason)) => *reason,
-        (Lane::Inline, _) => Reason::Small,
-        (_, Plan::Inline | Plan::Buffer(_)) => Reason::BufferTooSmall,
+impl AutoPolicy {
+    /// Why a payload of `bytes` bytes took its lane, given the plan that was made for it.
+    pub(super) fn reason(&self, plan: &Plan, lane: Lane, bytes: usize) -> Reason {
+        match (lane, plan) {
+            (Lane::None, _) => Reason::Asked,
+            (Lane::FillMap | Lane::FillWrite | Lane::CopyOut, _) => Reason::BufferFits,
+            (_, Plan::NoBuffer(reason)) => *reason,
+            (Lane::Inline, _) if bytes <= self.inline_bytes_max as usize => Reason::Small,
+            (_, Plan::Inline | Plan::Buffer(_)) => Reason::BufferTooSmall,
+        }
     }
 }
 
@@ -318,12 +320,15 @@ mod tests {
 
     #[test]
     fn reasons_follow_from_plan_and_lane() {
-        let buffer = Plan::Buffer(1);
-        assert_eq!(reason(&buffer, Lane::FillMap), Reason::BufferFits);
-        assert_eq!(reason(&buffer, Lane::Inline), Reason::Small);
-        assert_eq!(reason(&buffer, Lane::Sealed), Reason::BufferTooSmall);
-        assert_eq!(reason(&Plan::Inline, Lane::Inline), Reason::Small);
+        let policy = AutoPolicy { inline_bytes_max: 10, ..AutoPolicy::default() };
+        let reason = |plan: &Plan, lane, bytes| policy.reason(plan, lane, bytes);
+        let buffer = Plan::Buffer(100);
+        assert_eq!(reason(&buffer, Lane::FillMap, 100), Reason::BufferFits);
+        assert_eq!(reason(&buffer, Lane::Inline, 10), Reason::Small);
+        assert_eq!(reason(&buffer, Lane::Sealed, 101), Reason::BufferTooSmall);
+        assert_eq!(reason(&Plan::Inline, Lane::Inline, 10), Reason::Small);
+        assert_eq!(reason(&Plan::Inline, Lane::Inline, 11), Reason::BufferTooSmall);
         let without = Plan::NoBuffer(Reason::TooLargeToKeep);
-        assert_eq!(reason(&without, Lane::Sealed), Reason::TooLargeToKeep);
+        assert_eq!(reason(&without, Lane::Sealed, 11), Reason::TooLargeToKeep);
     }
 }

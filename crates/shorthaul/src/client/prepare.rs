@@ -370,7 +370,8 @@ impl Prepared<'_> {
             }
         };
         if let Some(guess) = &mut self.held.guess {
-            guess.upload_reason = Some(super::auto::reason(&plan, lane));
+            let reason = way.common.auto.policy().reason(&plan, lane, self.parts.bytes());
+            guess.upload_reason = Some(reason);
         }
         Ok(())
     }

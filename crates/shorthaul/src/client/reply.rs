@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shorthaul_platform::memory::{Refusal, Refused, SealedMapping, Trust};
 
-use super::auto::{self, Auto, Direction, MethodKey, Plan};
+use super::auto::{Auto, Direction, MethodKey, Plan};
 use super::buffer::Buffer;
 use crate::connection::client::Answered;
 use crate::error::Error;
@@ -126,8 +126,10 @@ impl Reply {
 
     /// Why it took that lane.
     pub fn reason(&self) -> Reason {
-        let guess = self.held.guess.as_ref().and_then(|guess| guess.answer.as_ref());
-        guess.map_or(Reason::Asked, |plan| auto::reason(plan, self.lane))
+        let Some(guess) = &self.held.guess else { return Reason::Asked };
+        let policy = guess.auto.policy();
+        let reason = |plan| policy.reason(plan, self.lane, self.len());
+        guess.answer.as_ref().map_or(Reason::Asked, reason)
     }
 
     /// The lane that the request's payload took.

@@ -258,3 +258,21 @@ fn an_upload_over_the_limit_for_inline_travels_sealed() {
     assert_eq!(took(&put()), (Lane::Sealed, Reason::SizeUnknown));
     assert_eq!(took(&put()), (Lane::CopyOut, Reason::BufferFits));
 }
+
+#[test]
+fn what_is_larger_than_expected_is_not_called_small() {
+    let running = start(ServerOptions::default(), serve);
+    let mut client = DirectClient::connect(&running.path).unwrap();
+    auto(&mut client, "a", 10);
+    let reply = auto(&mut client, "a", LARGE);
+    assert_eq!((reply.lane(), reply.reason()), (Lane::Inline, Reason::BufferTooSmall));
+    let running = start(ServerOptions::default(), answer_ten);
+    let mut client = DirectClient::connect(&running.path).unwrap();
+    let few = vec![1; 3000];
+    client.call("put").payload(&few[..10]).send().unwrap();
+    for bytes in [10, 3000] {
+        let reply = client.call("put").payload(&few[..bytes]).send().unwrap();
+        let reason = if bytes == 10 { Reason::Small } else { Reason::BufferTooSmall };
+        assert_eq!((reply.upload_lane(), reply.upload_reason()), (Lane::Inline, reason));
+    }
+}
