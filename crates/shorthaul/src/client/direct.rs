@@ -125,12 +125,15 @@ impl DirectClient {
     /// [`Error::LimitReached`] over the server's limit, [`Error::Status`] with RESOURCE_EXHAUSTED
     /// if the server has no room for another, [`Error::Io`] if there is no memory.
     pub fn buffer(&mut self, bytes: usize) -> Result<Buffer> {
+        self.buffer_by(bytes, deadline_after(self.timeout_default))
+    }
+
+    fn buffer_by(&mut self, bytes: usize, by: Instant) -> Result<Buffer> {
         ensure_region_bytes(bytes, &self.limits())?;
         let (memory, memfd) = registrable(bytes)?;
         self.ensure_alive()?;
         let region = self.new_id();
         self.connection.register(region, bytes as u64, memfd.into_descriptor());
-        let by = deadline_after(self.timeout_default);
         loop {
             match self.step(by)? {
                 Some(Step::Registered(number, Ok(()))) if number == region => {
@@ -196,7 +199,9 @@ impl DirectClient {
     fn execute(&mut self, outgoing: Outgoing<'_>) -> Outcome {
         let choices = if outgoing.is_automatic() {
             let (common, limits) = (Arc::clone(&self.common), self.limits());
-            match Choices::make(&outgoing, &common.auto, &limits, |bytes| self.buffer(bytes)) {
+            let (auto, timeout) = (&common.auto, self.timeout_default);
+            let register = |bytes, by| self.buffer_by(bytes, by);
+            match Choices::make(&outgoing, auto, &limits, timeout, register) {
                 Ok(choices) => choices,
                 Err(error) => return Err(outgoing.into_error(error)),
             }

@@ -138,6 +138,10 @@ impl Client {
     /// [`Error::LimitReached`] over the server's limit, [`Error::Status`] with RESOURCE_EXHAUSTED
     /// if the server has no room for another, [`Error::Io`] if there is no memory.
     pub fn buffer(&self, bytes: usize) -> Result<Buffer> {
+        self.buffer_by(bytes, deadline_after(self.timeout_default))
+    }
+
+    fn buffer_by(&self, bytes: usize, by: Instant) -> Result<Buffer> {
         ensure_region_bytes(bytes, &self.limits)?;
         let (memory, memfd) = registrable(bytes)?;
         let region = self.new_id();
@@ -147,7 +151,7 @@ impl Client {
         self.shared.inbox.push(command).map_err(|_| self.shared.end())?;
         // Released when dropped, whatever comes of it.
         let buffer = Buffer::registered(memory, region, Arc::clone(&self.home));
-        match answered.recv_timeout(self.timeout_default) {
+        match answered.recv_timeout(by.saturating_duration_since(Instant::now())) {
             Ok(Ok(())) => Ok(buffer),
             Ok(Err(status)) => Err(status.into()),
             Err(mpsc::RecvTimeoutError::Timeout) => Err(Error::DeadlineExceeded),
@@ -203,7 +207,9 @@ impl Client {
     fn submit(&self, outgoing: Outgoing<'_>) -> Result<Pending<'_>, CallError> {
         let common = &self.shared.common;
         let choices = if outgoing.is_automatic() {
-            match Choices::make(&outgoing, &common.auto, &self.limits, |bytes| self.buffer(bytes)) {
+            let register = |bytes, by| self.buffer_by(bytes, by);
+            let (auto, timeout) = (&common.auto, self.timeout_default);
+            match Choices::make(&outgoing, auto, &self.limits, timeout, register) {
                 Ok(choices) => choices,
                 Err(error) => return Err(outgoing.into_error(error)),
             }

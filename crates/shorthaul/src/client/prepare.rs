@@ -59,6 +59,8 @@ impl Way<'_> {
 pub(super) struct Choices {
     answer: Option<Choice>,
     upload: Option<Choice>,
+    /// When the call's time is over, if some of it went on a buffer.
+    deadline: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -68,11 +70,27 @@ struct Choice {
 }
 
 impl Choices {
-    /// Chooses, where `call` leaves that to the client. `make` registers a buffer.
+    /// Chooses, where `call` leaves that to the client. `register` makes a buffer, until a time
+    /// that is the call's own deadline.
     ///
     /// # Errors
-    /// What ended the connection.
+    /// What ended the connection; that the call's time is over.
     pub(super) fn make(
+        call: &Outgoing<'_>,
+        auto: &Auto,
+        peer: &Limits,
+        timeout_default: Duration,
+        mut register: impl FnMut(usize, Instant) -> Result<Buffer>,
+    ) -> Result<Self> {
+        let timeout = call.timeout.unwrap_or(timeout_default);
+        let mut deadline = None;
+        let make =
+            |bytes| register(bytes, *deadline.get_or_insert_with(|| deadline_after(timeout)));
+        let choices = Self::choose(call, auto, peer, make)?;
+        Ok(Self { deadline, ..choices })
+    }
+
+    fn choose(
         call: &Outgoing<'_>,
         auto: &Auto,
         peer: &Limits,
@@ -174,7 +192,13 @@ impl<'a> Outgoing<'a> {
             return Err(self.into_error(error));
         }
         let Self { method, request, bulk, part_lengths, wanted, timeout } = self;
-        let timeout = timeout.unwrap_or(way.timeout_default);
+        let (timeout, deadline) = match choices.deadline {
+            Some(by) => (by.saturating_duration_since(Instant::now()), by),
+            None => {
+                let timeout = timeout.unwrap_or(way.timeout_default);
+                (timeout, deadline_after(timeout))
+            }
+        };
         let mut prepared = Prepared {
             method,
             request,
@@ -185,7 +209,7 @@ impl<'a> Outgoing<'a> {
             descriptors: SmallVec::new(),
             held: Held::default(),
             timeout,
-            deadline: deadline_after(timeout),
+            deadline,
         };
         if choices.answer.is_some() || choices.upload.is_some() {
             prepared.held.guess = Some(Box::new(Guess {

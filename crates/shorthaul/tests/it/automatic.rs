@@ -1,5 +1,6 @@
 //! The automatic choice of a lane: what it takes, why it says it did, and that it learns.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use shorthaul::limits::Limits;
@@ -9,7 +10,7 @@ use shorthaul::{
 };
 use shorthaul_platform::memory::page_bytes;
 
-use super::service::{check, pattern, request, serve, start};
+use super::service::{Gate, PATIENCE, check, pattern, request, serve, start};
 
 const LARGE: usize = 300_000;
 
@@ -275,4 +276,36 @@ fn what_is_larger_than_expected_is_not_called_small() {
         let reason = if bytes == 10 { Reason::Small } else { Reason::BufferTooSmall };
         assert_eq!((reply.upload_lane(), reply.upload_reason()), (Lane::Inline, reason));
     }
+}
+
+#[test]
+fn a_buffer_is_waited_for_no_longer_than_for_the_call() {
+    let gate = Gate::new();
+    let shut = Arc::clone(&gate);
+    let handler = move |call: &mut InboundCall| -> Result<(), Status> {
+        if call.method() == "wait" {
+            shut.pass();
+        }
+        serve(call)
+    };
+    let options = ServerOptions { inline_handlers: true, ..ServerOptions::default() };
+    let running = start(options, handler);
+    let patient = ClientOptions { deadline: PATIENCE * 10, ..ClientOptions::default() };
+    let mut direct = DirectClient::connect_with(&running.path, &patient).unwrap();
+    let client = Client::connect_with(&running.path, &patient).unwrap();
+    let request = request(LARGE, 7);
+    auto(&mut direct, "a", LARGE);
+    client.call("a").request(&request).auto(LARGE).send().unwrap();
+    // Holds the reactor up, which answers nobody now.
+    let other = Client::connect(&running.path).unwrap();
+    let pending = Client::start(other.call("wait").request(&request).inline(LARGE)).unwrap();
+    gate.wait_for(1);
+    let soon = Duration::from_millis(20);
+    let late = client.call("a").request(&request).auto(LARGE).deadline(soon).send().unwrap_err();
+    assert!(matches!(late.error(), Error::DeadlineExceeded));
+    let late = direct.call("a").request(&request).auto(LARGE).deadline(soon).send().unwrap_err();
+    assert!(matches!(late.error(), Error::DeadlineExceeded));
+    gate.open();
+    pending.wait().unwrap();
+    auto(&mut direct, "a", LARGE);
 }
