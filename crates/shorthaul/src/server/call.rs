@@ -358,7 +358,8 @@ impl Open {
                 answer.payload = Some(memory);
                 None
             }
-            Sink::Sealed { draft, share } => {
+            Sink::Sealed { draft, mut share } => {
+                share.cut(bytes as u64);
                 let lent = draft.seal(bytes).and_then(LentFile::lend);
                 let (file, watch) = lent.map_err(|error| no_memory(bytes, &error))?;
                 self.shared.accounts.lend(watch, share);

@@ -273,6 +273,15 @@ impl Account {
     }
 }
 
+impl Share {
+    /// Gives back what is over `bytes`.
+    pub(crate) fn cut(&mut self, bytes: u64) {
+        let over = self.bytes.saturating_sub(bytes);
+        self.bytes -= over;
+        self.account.region_bytes.subtract(over);
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
         self.account.regions.subtract(1);

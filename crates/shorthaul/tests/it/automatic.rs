@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shorthaul::limits::Limits;
+use shorthaul::limits::{Limits, UserLimits};
 use shorthaul::{
     AutoPolicy, Client, ClientOptions, DirectClient, Error, InboundCall, Lane, Reason, Reply,
     ServerOptions, Status,
@@ -308,4 +308,18 @@ fn a_buffer_is_waited_for_no_longer_than_for_the_call() {
     gate.open();
     pending.wait().unwrap();
     auto(&mut direct, "a", LARGE);
+}
+
+#[test]
+fn a_sealed_answer_is_charged_for_what_it_became() {
+    let user_limits = UserLimits { region_bytes_max: 1 << 20, ..UserLimits::default() };
+    let options = ServerOptions { user_limits, ..ServerOptions::default() };
+    let handler = |call: &mut InboundCall| -> Result<(), Status> {
+        call.payload(600 << 10)?.fill(1, 10)?;
+        call.reply(b"")
+    };
+    let running = start(options, handler);
+    let mut client = DirectClient::connect(&running.path).unwrap();
+    let held: Vec<_> = (0..10).map(|_| client.call("a").sealed(1 << 20).send().unwrap()).collect();
+    assert!(held.iter().all(|reply| reply.len() == 10));
 }
