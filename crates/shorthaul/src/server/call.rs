@@ -458,7 +458,7 @@ fn fill_target(
             FillTarget::Region { region, offset: offset as usize, kept, is_registered: true }
         }
         IncomingFill::OneShot { descriptor, bytes } => {
-            match Region::accept(descriptor, bytes, &shared.accounts, account) {
+            match Region::accept(descriptor, bytes, shared.charge(account, bytes)) {
                 Ok(region) => {
                     // A mapping is looked for here too, and never found: the region is new.
                     let kept = mapping(&region);
@@ -490,7 +490,7 @@ fn source(
             Source::region(region, offset, kept)
         }
         IncomingUpload::Sealed { descriptor, offset, bytes } => {
-            match shared.accounts.charge(account, offset.saturating_add(bytes)) {
+            match shared.charge(account, offset.saturating_add(bytes)) {
                 Ok(share) => Source::Unopened { descriptor, offset, share },
                 Err(status) => {
                     shared.undertaker.bury(descriptor);

@@ -521,7 +521,8 @@ fn welcome(
 }
 
 fn register(driver: &mut Driver, region: u64, bytes: u64, descriptor: OwnedFd, shared: &Shared) {
-    match Region::accept(descriptor, bytes, &shared.accounts, driver.membership.account()) {
+    let share = shared.charge(driver.membership.account(), bytes);
+    match Region::accept(descriptor, bytes, share) {
         Ok(accepted) => driver.connection.region_accepted(region, Arc::new(accepted), bytes),
         Err(rejected) => {
             driver.connection.region_refused(region, &rejected.status);
