@@ -289,6 +289,14 @@ impl InboundCall {
         }
     }
 
+    /// Answers, on the reactor, a call that no handler has seen.
+    pub(crate) fn take_back(mut self, status: Status) -> Option<Completion> {
+        self.open_mut()?.on_reactor = true;
+        // Refused only if it is answered already, and it is not.
+        self.fail(status).ok();
+        self.take_answer()
+    }
+
     /// The answer that was made on the reactor, if it is made by now.
     pub(crate) fn take_answer(&mut self) -> Option<Completion> {
         match std::mem::replace(&mut self.state, State::Gone) {
