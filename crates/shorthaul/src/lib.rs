@@ -39,7 +39,9 @@
 //!
 //! # What it does not do
 //! - No remote transport, no encryption: both sides share a kernel.
-//! - No `&[u8]` over memory that the peer can write: filled buffers are copied from, or summed.
+//! - No `&[u8]` over memory that the peer can write, unless somebody vouches for the peer
+//!   ([`ClientOptions::trust`], [`ServerOptions::trust`]): filled buffers are copied from, or
+//!   summed.
 //! - No schema: a request is bytes. No retries: only the caller knows what may be done twice.
 //! - No unsafe code: all of that is in `shorthaul-platform`.
 #![forbid(unsafe_code)]

@@ -24,7 +24,9 @@ pub struct AutoPolicy {
     pub buffer_bytes_max: usize,
     /// Bytes of all buffers that are kept while no call uses them.
     pub kept_bytes_max: usize,
-    /// Whether sealed memory files may be used at all.
+    /// Whether sealed memory files may be used at all. Without them an answer that is larger than
+    /// the buffer which earlier ones made one expect is OUT_OF_RANGE; the next call has room for
+    /// it.
     pub sealed: bool,
 }
 
