@@ -10,7 +10,8 @@ use super::draft::SealedFile;
 /// A sealed file that others may hold, by a descriptor that tells whether they still do.
 ///
 /// A sealed file stays charged to its maker for as long as anybody has it open or mapped, so that
-/// who gives such files away must know how much is still out.
+/// who gives such files away must know how much is still out. One way escapes it: a descriptor that
+/// was opened with `O_PATH` keeps the pages, and the kernel doesn't count it.
 #[derive(Debug)]
 pub struct LentFile {
     /// Opened for itself and for reading only: a lease for writing is granted on it if and only if
@@ -36,7 +37,8 @@ impl LentFile {
         Ok((gift, Self { watch }))
     }
 
-    /// Whether somebody else has it open or mapped; also when the kernel can't tell.
+    /// Whether somebody else has it open (but by `O_PATH`) or mapped; also when the kernel can't
+    /// tell.
     pub fn is_held(&self) -> bool {
         if set_lease(&self.watch, libc::F_WRLCK).is_err() {
             return true;

@@ -67,7 +67,8 @@ impl SharedMapping {
     pub fn copy_in(&self, at: usize, source: &[u8], store: Store) {
         let (start, bytes) = self.part(at..end_of(at, source.len()));
         // SAFETY: `part` checked the target; the source is a slice of the same length. They can't
-        // overlap: no slice over shared memory exists.
+        // overlap: a slice over this memory is had only by a `Trust`, whose maker has promised that
+        // nobody writes those bytes while it lives.
         unsafe { store::copy_in(start, source.as_ptr(), bytes, store) };
     }
 

@@ -24,7 +24,9 @@ pub struct AutoPolicy {
     pub buffer_bytes_max: usize,
     /// Bytes of all buffers that are kept while no call uses them.
     pub kept_bytes_max: usize,
-    /// Whether sealed memory files may be used at all.
+    /// Whether sealed memory files may be used at all. Without them an answer that is larger than
+    /// the buffer which earlier ones made one expect is OUT_OF_RANGE; the next call has room for
+    /// it.
     pub sealed: bool,
 }
 
@@ -55,6 +57,9 @@ struct State {
     learnt: [LruCache<u64, Learnt, FxBuildHasher>; 2],
     /// The server has refused a buffer; none is asked for again until so many calls have gone by.
     rest: u32,
+    /// The connection has ended: nothing is kept any more. A buffer knows its connection, and that
+    /// has this: what stayed here would hold itself for ever.
+    is_closed: bool,
 }
 
 /// Which payload of a method.
@@ -86,7 +91,7 @@ struct Learnt {
 /// What to do about one payload.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// It is small, whatever comes.
+    /// It is small, or was so far.
     Inline,
     /// Use a buffer of at least so many bytes, for what fits it.
     Buffer(usize),
@@ -102,6 +107,7 @@ impl Auto {
             spare_bytes: 0,
             learnt: [(); 2].map(|()| LruCache::with_hasher(methods_max, FxBuildHasher)),
             rest: 0,
+            is_closed: false,
         };
         Arc::new(Self { policy, state: Mutex::new(state) })
     }
@@ -163,10 +169,25 @@ impl Auto {
         Some(buffer)
     }
 
+    /// Lets go of what is kept, and of what comes back later.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        state.spare_bytes = 0;
+        let let_go = std::mem::take(&mut state.spare);
+        // Unmapping takes its time: not under the lock.
+        drop(state);
+        drop(let_go);
+    }
+
     /// Takes a buffer back, and lets go of those that were not used for longest.
     pub(super) fn give_back(&self, buffer: Buffer) {
         let mut let_go = Vec::new();
         let mut state = self.lock();
+        if state.is_closed {
+            drop(state);
+            return drop(buffer);
+        }
         state.spare_bytes += buffer.len();
         state.spare.push(buffer);
         while state.spare_bytes > self.policy.kept_bytes_max && !state.spare.is_empty() {
@@ -212,14 +233,16 @@ pub(super) fn buffer_bytes(bytes: usize, peer: &Limits) -> usize {
     bytes.max(BUFFER_BYTES_MIN).checked_next_power_of_two().unwrap_or(bytes).min(most).max(bytes)
 }
 
-/// Why an answer took its lane, given the plan that was made for it.
-pub(super) fn reason(plan: &Plan, lane: Lane) -> Reason {
-    match (lane, plan) {
-        (Lane::None, _) => Reason::Asked,
-        (Lane::FillMap | Lane::FillWrite | Lane::CopyOut, _) => Reason::BufferFits,
-        (_, Plan::NoBuffer(reason)) => *reason,
-        (Lane::Inline, _) => Reason::Small,
-        (_, Plan::Inline | Plan::Buffer(_)) => Reason::BufferTooSmall,
+impl AutoPolicy {
+    /// Why a payload of `bytes` bytes took its lane, given the plan that was made for it.
+    pub(super) fn reason(&self, plan: &Plan, lane: Lane, bytes: usize) -> Reason {
+        match (lane, plan) {
+            (Lane::None, _) => Reason::Asked,
+            (Lane::FillMap | Lane::FillWrite | Lane::CopyOut, _) => Reason::BufferFits,
+            (_, Plan::NoBuffer(reason)) => *reason,
+            (Lane::Inline, _) if bytes <= self.inline_bytes_max as usize => Reason::Small,
+            (_, Plan::Inline | Plan::Buffer(_)) => Reason::BufferTooSmall,
+        }
     }
 }
 
@@ -299,12 +322,15 @@ mod tests {
 
     #[test]
     fn reasons_follow_from_plan_and_lane() {
-        let buffer = Plan::Buffer(1);
-        assert_eq!(reason(&buffer, Lane::FillMap), Reason::BufferFits);
-        assert_eq!(reason(&buffer, Lane::Inline), Reason::Small);
-        assert_eq!(reason(&buffer, Lane::Sealed), Reason::BufferTooSmall);
-        assert_eq!(reason(&Plan::Inline, Lane::Inline), Reason::Small);
+        let policy = AutoPolicy { inline_bytes_max: 10, ..AutoPolicy::default() };
+        let reason = |plan: &Plan, lane, bytes| policy.reason(plan, lane, bytes);
+        let buffer = Plan::Buffer(100);
+        assert_eq!(reason(&buffer, Lane::FillMap, 100), Reason::BufferFits);
+        assert_eq!(reason(&buffer, Lane::Inline, 10), Reason::Small);
+        assert_eq!(reason(&buffer, Lane::Sealed, 101), Reason::BufferTooSmall);
+        assert_eq!(reason(&Plan::Inline, Lane::Inline, 10), Reason::Small);
+        assert_eq!(reason(&Plan::Inline, Lane::Inline, 11), Reason::BufferTooSmall);
         let without = Plan::NoBuffer(Reason::TooLargeToKeep);
-        assert_eq!(reason(&without, Lane::Sealed), Reason::TooLargeToKeep);
+        assert_eq!(reason(&without, Lane::Sealed, 11), Reason::TooLargeToKeep);
     }
 }

@@ -82,7 +82,8 @@ impl<'a, T: Transport> Call<'a, T> {
     }
 
     /// Bulk that goes with the request, by the lane that is best for it: inline if it is small,
-    /// else through a buffer that the client keeps, from the second such call on.
+    /// else through a buffer that the client keeps, from the second such call on. What is over the
+    /// server's limit for inline travels in sealed memory where it can't go through a buffer.
     pub fn payload(self, payload: &'a [u8]) -> Self {
         self.bulk(Bulk::Auto(payload))
     }

@@ -24,6 +24,7 @@ use crate::lane::LaneCounters;
 use crate::limits::{DEADLINE_DEFAULT, HANDSHAKE_TIMEOUT, Limits};
 use crate::payload::MemoryPool;
 use crate::stream::{self, Flushed, ReceiveError};
+use crate::threads::drop_elsewhere;
 use crate::trust::{PeerPolicy, default_policy};
 
 /// How a client is to be.
@@ -130,7 +131,13 @@ pub(crate) fn open<T>(socket: UnixStream, options: &ClientOptions) -> Result<Con
         trust: options.trust,
     });
     let mut connected = Connected { socket, connection, common, server };
-    connected.shake_hands()?;
+    if let Err(error) = connected.shake_hands() {
+        let strangers = connected.connection.take_descriptors();
+        if !strangers.is_empty() {
+            drop_elsewhere(strangers);
+        }
+        return Err(error);
+    }
     Ok(connected)
 }
 

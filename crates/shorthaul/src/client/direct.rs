@@ -452,6 +452,7 @@ impl DirectClient {
     fn die(&mut self, error: Error) -> Error {
         self.socket.shutdown(std::net::Shutdown::Both).ok();
         drop(self.connection.drain_tokens());
+        self.common.auto.close();
         let strangers = self.connection.take_descriptors();
         if !strangers.is_empty() {
             drop_elsewhere(strangers);

@@ -261,6 +261,7 @@ impl Drop for Client {
         if let Some(thread) = self.thread.take() {
             join_by(thread, Instant::now() + STOP_TIMEOUT);
         }
+        self.shared.common.auto.close();
     }
 }
 

@@ -52,6 +52,13 @@ pub(super) struct Way<'a> {
     pub(super) may_borrow: bool,
 }
 
+impl Way<'_> {
+    /// Whether an automatic choice may be a sealed memory file.
+    fn may_seal(&self) -> bool {
+        self.takes_sealed && self.common.auto.policy().sealed
+    }
+}
+
 /// What was chosen for a call that leaves the choice to the client.
 #[derive(Debug, Default)]
 pub(super) struct Choices {
@@ -69,7 +76,7 @@ impl Choices {
     /// Chooses, where `call` leaves that to the client. `make` registers a buffer.
     ///
     /// # Errors
-    /// What ended the connection.
+    /// What ended the connection; that the call's time is over.
     pub(super) fn make(
         call: &Outgoing<'_>,
         auto: &Auto,
@@ -82,21 +89,43 @@ impl Choices {
             choices.answer = Some(Choice::make(plan, auto, peer, &mut make)?);
         }
         if let Some(bytes) = call.bulk.automatic_bytes() {
-            let method = MethodKey::of(call.method);
-            let plan = auto.plan(Direction::Upload, method, bytes, peer);
-            auto.learn(Direction::Upload, method, bytes);
-            let mut choice = Choice::make(plan, auto, peer, &mut make)?;
-            if choice.buffer.as_ref().is_some_and(|buffer| buffer.len() < bytes) {
-                choice.buffer.take().into_iter().for_each(|buffer| auto.give_back(buffer));
-                choice.plan = Plan::NoBuffer(Reason::BufferTooSmall);
+            match Choice::make_for_upload(call.method, bytes, auto, peer, &mut make) {
+                Ok(choice) => choices.upload = Some(choice),
+                Err(error) => {
+                    choices.give_back(auto);
+                    return Err(error);
+                }
             }
-            choices.upload = Some(choice);
         }
         Ok(choices)
+    }
+
+    /// Gives back what was chosen for a call that is not made.
+    fn give_back(self, auto: &Auto) {
+        let chosen = self.answer.into_iter().chain(self.upload);
+        chosen.filter_map(|choice| choice.buffer).for_each(|buffer| auto.give_back(buffer));
     }
 }
 
 impl Choice {
+    fn make_for_upload(
+        method: &str,
+        bytes: usize,
+        auto: &Auto,
+        peer: &Limits,
+        make: &mut impl FnMut(usize) -> Result<Buffer>,
+    ) -> Result<Self> {
+        let method = MethodKey::of(method);
+        let plan = auto.plan(Direction::Upload, method, bytes, peer);
+        auto.learn(Direction::Upload, method, bytes);
+        let mut choice = Self::make(plan, auto, peer, make)?;
+        if choice.buffer.as_ref().is_some_and(|buffer| buffer.len() < bytes) {
+            choice.buffer.take().into_iter().for_each(|buffer| auto.give_back(buffer));
+            choice.plan = Plan::NoBuffer(Reason::BufferTooSmall);
+        }
+        Ok(choice)
+    }
+
     fn make(
         plan: Plan,
         auto: &Auto,
@@ -151,6 +180,7 @@ impl<'a> Outgoing<'a> {
         choices: Choices,
     ) -> Result<Prepared<'a>, CallError> {
         if let Err(error) = self.check(way) {
+            choices.give_back(&way.common.auto);
             return Err(self.into_error(error));
         }
         let Self { method, request, bulk, part_lengths, wanted, .. } = self;
@@ -175,10 +205,10 @@ impl<'a> Outgoing<'a> {
                 keeps_upload: false,
             }));
         }
-        let made = prepared
-            .offer(wanted, choices.answer, way)
-            .and_then(|()| prepared.bring(bulk, part_lengths, choices.upload, way));
-        match made {
+        // Both, whatever comes of the first: each keeps its buffer, to be given back.
+        let offered = prepared.offer(wanted, choices.answer, way);
+        let brought = prepared.bring(bulk, part_lengths, choices.upload, way);
+        match offered.and(brought) {
             Ok(()) => {
                 let lane = prepared.held.upload_lane;
                 if lane != Lane::None {
@@ -249,7 +279,7 @@ impl<'a> Prepared<'a> {
         let small = bytes_max.min(policy.inline_bytes_max as usize);
         self.room.inline_first_bytes = u32::try_from(small).unwrap_or(u32::MAX);
         self.room.inline_bytes = small as u64;
-        if policy.sealed && way.takes_sealed {
+        if way.may_seal() {
             self.room.sealed_bytes = bytes_max as u64;
         }
         match buffer {
@@ -285,10 +315,12 @@ impl<'a> Prepared<'a> {
                 self.bring_inline(&[bytes], way)?;
             }
             Bulk::Auto(bytes) => {
+                let choice = self.hold_chosen(choice);
                 self.parts = parts(bytes.len(), part_lengths)?;
                 self.bring_automatically(&[bytes], choice, way)?;
             }
             Bulk::AutoParts(pieces) => {
+                let choice = self.hold_chosen(choice);
                 let lengths: Vec<usize> = pieces.iter().map(|piece| piece.len()).collect();
                 let bytes = parts_bytes(&lengths).ok_or_else(too_many_bytes)?;
                 self.parts = parts(bytes, &lengths)?;
@@ -306,15 +338,25 @@ impl<'a> Prepared<'a> {
         Ok(())
     }
 
+    /// Takes the buffer that was chosen, if one was; what was planned is left.
+    fn hold_chosen(&mut self, choice: Option<Choice>) -> Option<Plan> {
+        let Choice { plan, buffer } = choice?;
+        self.held.upload = buffer;
+        if let Some(guess) = &mut self.held.guess {
+            guess.keeps_upload = true;
+        }
+        Some(plan)
+    }
+
     fn bring_automatically(
         &mut self,
         pieces: &[&'a [u8]],
-        choice: Option<Choice>,
+        plan: Option<Plan>,
         way: &Way<'_>,
     ) -> Result<()> {
-        let Some(Choice { plan, buffer }) = choice else { return self.bring_inline(pieces, way) };
-        let lane = match buffer {
-            Some(mut buffer) => {
+        let Some(plan) = plan else { return self.bring_inline(pieces, way) };
+        let lane = match &mut self.held.upload {
+            Some(buffer) => {
                 match pieces {
                     [piece] => buffer.copy_from(0, piece),
                     pieces => {
@@ -323,11 +365,13 @@ impl<'a> Prepared<'a> {
                         }
                     }
                 }
-                let span = span(&buffer, &(0..self.parts.bytes()), way.home);
-                self.held.upload = Some(buffer);
-                self.upload = Upload::Region(span?);
+                self.upload = Upload::Region(span(buffer, &(0..self.parts.bytes()), way.home)?);
                 self.held.upload_lane = Lane::CopyOut;
                 Lane::CopyOut
+            }
+            None if self.parts.bytes() as u64 > way.peer.inline_bytes_max && way.may_seal() => {
+                self.bring_copy(pieces, way)?;
+                Lane::Sealed
             }
             None => {
                 self.bring_inline(pieces, way)?;
@@ -335,8 +379,8 @@ impl<'a> Prepared<'a> {
             }
         };
         if let Some(guess) = &mut self.held.guess {
-            guess.upload_reason = Some(super::auto::reason(&plan, lane));
-            guess.keeps_upload = true;
+            let reason = way.common.auto.policy().reason(&plan, lane, self.parts.bytes());
+            guess.upload_reason = Some(reason);
         }
         Ok(())
     }
@@ -389,6 +433,24 @@ impl<'a> Prepared<'a> {
             return Err(Error::LimitReached("the server takes no sealed memory".into()));
         }
         self.parts = parts(range.len(), part_lengths)?;
+        self.attach(object, range)
+    }
+
+    /// Copies the pieces into sealed memory of this call's.
+    fn bring_copy(&mut self, pieces: &[&[u8]], way: &Way<'_>) -> Result<()> {
+        let bytes = self.parts.bytes();
+        ensure_region_bytes(bytes, &way.peer)?;
+        let object = match pieces {
+            [piece] => SealedObject::copy_of(piece)?,
+            pieces => SealedObject::write(bytes, |memory| {
+                lay_out(pieces, &self.parts, memory);
+                Ok(())
+            })?,
+        };
+        self.attach(&object, &(0..bytes))
+    }
+
+    fn attach(&mut self, object: &SealedObject, range: &Range<usize>) -> Result<()> {
         let descriptor = object
             .descriptor()
             .map_err(|error| Error::io("no descriptor for a sealed object", error))?;

@@ -357,6 +357,7 @@ impl Reactor {
         for token in self.connection.drain_tokens() {
             token.ticket.answer(Err(CallError::without_buffers(lost()))).ok();
         }
+        self.shared.common.auto.close();
         let strangers = self.connection.take_descriptors();
         if !strangers.is_empty() {
             drop_elsewhere(strangers);

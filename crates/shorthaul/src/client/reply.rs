@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shorthaul_platform::memory::{Refusal, Refused, SealedMapping, Trust};
 
-use super::auto::{self, Auto, Direction, MethodKey, Plan};
+use super::auto::{Auto, Direction, MethodKey, Plan};
 use super::buffer::Buffer;
 use crate::connection::client::Answered;
 use crate::error::Error;
@@ -126,8 +126,10 @@ impl Reply {
 
     /// Why it took that lane.
     pub fn reason(&self) -> Reason {
-        let guess = self.held.guess.as_ref().and_then(|guess| guess.answer.as_ref());
-        guess.map_or(Reason::Asked, |plan| auto::reason(plan, self.lane))
+        let Some(guess) = &self.held.guess else { return Reason::Asked };
+        let policy = guess.auto.policy();
+        let reason = |plan| policy.reason(plan, self.lane, self.len());
+        guess.answer.as_ref().map_or(Reason::Asked, reason)
     }
 
     /// The lane that the request's payload took.
@@ -228,21 +230,30 @@ impl Reply {
 
     /// The buffer that went into the call for its answer, or that the client has chosen for it if
     /// the payload is in it: then it is the caller's now.
-    pub fn into_buffer(self) -> Option<Buffer> {
-        self.into_buffers().0
+    pub fn into_buffer(mut self) -> Option<Buffer> {
+        self.take_answer_buffer()
     }
 
-    /// The buffers that went into the call: for its answer, and with the request's payload.
+    /// Both buffers, as [`Reply::into_buffer`] and [`Reply::into_upload_buffer`] give them.
     pub fn into_buffers(mut self) -> (Option<Buffer>, Option<Buffer>) {
-        let is_in_it = matches!(self.memory, Memory::Buffer);
-        let is_callers = self.held.guess.as_ref().is_none_or(|guess| guess.answer.is_none());
-        let answer = if is_in_it || is_callers { self.held.answer.take() } else { None };
-        (answer, self.held.upload.take())
+        (self.take_answer_buffer(), self.take_upload_buffer())
     }
 
-    /// The buffer that the request's payload went in.
-    pub fn into_upload_buffer(self) -> Option<Buffer> {
-        self.into_buffers().1
+    /// The buffer that went into the call with the request's payload. One that the client has
+    /// chosen stays with the client.
+    pub fn into_upload_buffer(mut self) -> Option<Buffer> {
+        self.take_upload_buffer()
+    }
+
+    fn take_answer_buffer(&mut self) -> Option<Buffer> {
+        let is_in_it = matches!(self.lane, Lane::FillMap | Lane::FillWrite);
+        let is_callers = self.held.guess.as_ref().is_none_or(|guess| guess.answer.is_none());
+        if is_in_it || is_callers { self.held.answer.take() } else { None }
+    }
+
+    fn take_upload_buffer(&mut self) -> Option<Buffer> {
+        let is_callers = self.held.guess.as_ref().is_none_or(|guess| !guess.keeps_upload);
+        if is_callers { self.held.upload.take() } else { None }
     }
 
     fn copy_range(&self, at: usize, target: &mut [u8]) {

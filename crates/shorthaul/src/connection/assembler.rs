@@ -258,15 +258,14 @@ impl<D> Assembler<D> {
     /// The body is whole and a payload follows: what of it is here already is moved into memory of
     /// its own, the rest will be read straight into that.
     fn begin_payload(&mut self) -> Result<(), Violation> {
-        let State::Body { header, claim } = std::mem::replace(&mut self.state, State::Header)
-        else {
-            return Ok(());
-        };
+        let State::Body { header, claim } = &mut self.state else { return Ok(()) };
+        // Should there be none, the descriptors stay where they come out at the end.
+        let bytes = usize::try_from(header.payload_bytes).map_err(|_| Violation::NoMemory)?;
+        let mut memory = self.pool.take(bytes).map_err(|_| Violation::NoMemory)?;
+        let (header, claim) = (*header, claim.take());
         let body = self.consume(frame_bytes(&header));
         self.body.clear();
         self.body.extend_from_slice(&self.staging[body][HEADER_BYTES..]);
-        let bytes = usize::try_from(header.payload_bytes).map_err(|_| Violation::NoMemory)?;
-        let mut memory = self.pool.take(bytes).map_err(|_| Violation::NoMemory)?;
         let here = self.consume(bytes.min(self.held.len()));
         let filled = here.len();
         memory[..filled].copy_from_slice(&self.staging[here]);

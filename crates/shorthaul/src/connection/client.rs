@@ -131,7 +131,10 @@ impl<D, T> ClientConnection<D, T> {
                 Frame::Goodbye { code, message } => {
                     Some(ClientEvent::Goodbye { code, message: message.to_owned() })
                 }
-                _ if !is_open => return Err(Violation::Unexpected("the hello must come first")),
+                _ if !is_open => {
+                    self.table.refuse(assembled.descriptors);
+                    return Err(Violation::Unexpected("the hello must come first"));
+                }
                 Frame::Reply(reply) => {
                     self.table.on_reply(&reply, assembled.payload, assembled.descriptors)?
                 }
@@ -143,7 +146,10 @@ impl<D, T> ClientConnection<D, T> {
                 Frame::Notice { topic, data } => {
                     Some(ClientEvent::Notice { topic, data: MessageBytes::from_slice(data) })
                 }
-                _ => return Err(Violation::Unexpected("only a client sends it")),
+                _ => {
+                    self.table.refuse(assembled.descriptors);
+                    return Err(Violation::Unexpected("only a client sends it"));
+                }
             };
             if event.is_some() {
                 return Ok(event);
@@ -237,6 +243,11 @@ impl<D, T> ClientConnection<D, T> {
 }
 
 impl<D, T> Table<D, T> {
+    /// Keeps descriptors to be closed where that may take its time.
+    fn refuse(&mut self, descriptors: Option<Claim<D>>) {
+        self.refused.extend(descriptors.into_iter().flat_map(Claim::into_arrived));
+    }
+
     fn on_reply(
         &mut self,
         reply: &Reply<'_>,

@@ -230,7 +230,10 @@ impl<D, R: Clone> Table<D, R> {
                 }))
             }
             Frame::Goodbye { .. } => Ok(Some(ServerEvent::Goodbye)),
-            _ => Err(Violation::Unexpected("only a server sends it")),
+            _ => {
+                self.refuse(descriptors);
+                Err(Violation::Unexpected("only a server sends it"))
+            }
         }
     }
 

@@ -289,6 +289,14 @@ impl InboundCall {
         }
     }
 
+    /// Answers, on the reactor, a call that no handler has seen.
+    pub(crate) fn take_back(mut self, status: Status) -> Option<Completion> {
+        self.open_mut()?.on_reactor = true;
+        // Refused only if it is answered already, and it is not.
+        self.fail(status).ok();
+        self.take_answer()
+    }
+
     /// The answer that was made on the reactor, if it is made by now.
     pub(crate) fn take_answer(&mut self) -> Option<Completion> {
         match std::mem::replace(&mut self.state, State::Gone) {
@@ -358,7 +366,8 @@ impl Open {
                 answer.payload = Some(memory);
                 None
             }
-            Sink::Sealed { draft, share } => {
+            Sink::Sealed { draft, mut share } => {
+                share.cut(bytes as u64);
                 let lent = draft.seal(bytes).and_then(LentFile::lend);
                 let (file, watch) = lent.map_err(|error| no_memory(bytes, &error))?;
                 self.shared.accounts.lend(watch, share);
@@ -457,7 +466,7 @@ fn fill_target(
             FillTarget::Region { region, offset: offset as usize, kept, is_registered: true }
         }
         IncomingFill::OneShot { descriptor, bytes } => {
-            match Region::accept(descriptor, bytes, &shared.accounts, account) {
+            match Region::accept(descriptor, bytes, shared.charge(account, bytes)) {
                 Ok(region) => {
                     // A mapping is looked for here too, and never found: the region is new.
                     let kept = mapping(&region);
@@ -489,7 +498,7 @@ fn source(
             Source::region(region, offset, kept)
         }
         IncomingUpload::Sealed { descriptor, offset, bytes } => {
-            match shared.accounts.charge(account, offset.saturating_add(bytes)) {
+            match shared.charge(account, offset.saturating_add(bytes)) {
                 Ok(share) => Source::Unopened { descriptor, offset, share },
                 Err(status) => {
                     shared.undertaker.bury(descriptor);

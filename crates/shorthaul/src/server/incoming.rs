@@ -52,7 +52,7 @@ pub(crate) struct Copy {
 
 impl Copy {
     fn take(bytes: usize, account: &Arc<Account>, shared: &Shared) -> Result<Self, Status> {
-        let share = shared.accounts.charge(account, bytes as u64)?;
+        let share = shared.charge(account, bytes as u64)?;
         let memory = shared.pool.take(bytes).map_err(|error| no_memory(bytes, &error))?;
         Ok(Self { memory, _share: share })
     }

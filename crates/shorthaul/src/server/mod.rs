@@ -190,9 +190,9 @@ pub struct RunningServer {
 pub struct ServerStats {
     /// Calls that came in and were not refused out of hand.
     pub calls: u64,
-    /// Times that a client's region was mapped to be filled.
+    /// Times that a client's region was mapped, to be filled or to be copied out of.
     pub mappings_made: u64,
-    /// Times that a mapping kept from an earlier call was used again.
+    /// Times that a mapping kept from an earlier call was used again to fill a region.
     pub mappings_reused: u64,
     /// Connections that were not let in.
     pub connections_refused: u64,

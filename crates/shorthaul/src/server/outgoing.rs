@@ -225,7 +225,7 @@ impl Out {
 fn begin_sealed(target: &Target, bytes: usize, shared: &Shared) -> Result<Sink, Status> {
     // What came back is let go of first, and here: the new file gets its pages while they are warm.
     drop(shared.accounts.take_returned_by(target.account.uid(), LENT_LOOKS));
-    let share = shared.accounts.charge(&target.account, bytes as u64)?;
+    let share = shared.charge(&target.account, bytes as u64)?;
     let draft = Draft::create(MEMFD_NAME, bytes).map_err(|error| no_memory(bytes, &error))?;
     Ok(Sink::Sealed { draft, share })
 }

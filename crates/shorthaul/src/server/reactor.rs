@@ -256,9 +256,13 @@ impl Reactor {
     /// A call taken back: one that waits is answered here and now, one that runs is told.
     fn cancel(&mut self, key: u64, call: u64) {
         match self.shared.queue.remove(key, call) {
-            Some(mut waiting) => {
+            Some(waiting) => {
                 let status = Status::new(Code::Cancelled, "taken back before it began");
-                waiting.fail(status).ok();
+                if let Some(mut completion) = waiting.take_back(status) {
+                    // Its memory may be all the client's, and gone but for us.
+                    self.shared.reaper.bury(completion.spent.take());
+                    self.complete(completion);
+                }
             }
             None => {
                 if let Some(driver) = self.drivers.get(&key) {
@@ -521,7 +525,8 @@ fn welcome(
 }
 
 fn register(driver: &mut Driver, region: u64, bytes: u64, descriptor: OwnedFd, shared: &Shared) {
-    match Region::accept(descriptor, bytes, &shared.accounts, driver.membership.account()) {
+    let share = shared.charge(driver.membership.account(), bytes);
+    match Region::accept(descriptor, bytes, share) {
         Ok(accepted) => driver.connection.region_accepted(region, Arc::new(accepted), bytes),
         Err(rejected) => {
             driver.connection.region_refused(region, &rejected.status);

@@ -25,16 +25,15 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Looks at a received descriptor, and takes it at the charge of its user. One that is refused
+    /// Looks at a received descriptor, and takes it if its user can be charged. One that is refused
     /// comes back, to be closed where that may take its time.
     pub(crate) fn accept(
         descriptor: OwnedFd,
         bytes: u64,
-        accounts: &Accounts,
-        account: &Arc<Account>,
+        share: Result<Share, Status>,
     ) -> Result<Self, Rejected> {
         static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
-        let share = match accounts.charge(account, bytes) {
+        let share = match share {
             Ok(share) => share,
             Err(status) => return Err(Rejected { status, remains: (descriptor, None) }),
         };
@@ -117,6 +116,13 @@ pub(crate) struct Lent {
     _share: Share,
 }
 
+impl Lent {
+    /// Ends its user's charge for it.
+    fn into_file(self) -> LentFile {
+        self.file
+    }
+}
+
 /// What one user holds, over all of its connections.
 #[derive(Debug)]
 pub(crate) struct Account {
@@ -166,15 +172,20 @@ impl Accounts {
         Ok(Membership { accounts: Arc::clone(self), account: Arc::clone(account) })
     }
 
-    /// Charges a user for `bytes` bytes, in one piece.
-    pub(crate) fn charge(&self, account: &Arc<Account>, bytes: u64) -> Result<Share, Status> {
+    /// Charges a user for `bytes` bytes, in one piece. Some of what was lent to it may have come
+    /// back unnoticed: it is given to `let_go`, for giving its pages back takes its time.
+    pub(crate) fn charge(
+        &self,
+        account: &Arc<Account>,
+        bytes: u64,
+        let_go: impl FnOnce(Vec<LentFile>),
+    ) -> Result<Share, Status> {
         account.take(bytes).or_else(|status| {
-            // Some of what was lent to it may have come back unnoticed.
             let returned = self.take_returned_by(account.uid, LENT_LOOKS_AT_LIMIT);
             if returned.is_empty() {
                 return Err(status);
             }
-            drop(returned);
+            let_go(returned.into_iter().map(Lent::into_file).collect());
             account.take(bytes)
         })
     }
@@ -273,6 +284,15 @@ impl Account {
     }
 }
 
+impl Share {
+    /// Gives back what is over `bytes`.
+    pub(crate) fn cut(&mut self, bytes: u64) {
+        let over = self.bytes.saturating_sub(bytes);
+        self.bytes -= over;
+        self.account.region_bytes.subtract(over);
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
         self.account.regions.subtract(1);
@@ -302,7 +322,7 @@ impl Meter {
 
 #[cfg(test)]
 mod tests {
-    use shorthaul_platform::memory::Memfd;
+    use shorthaul_platform::memory::{Draft, Memfd};
 
     use super::*;
 
@@ -312,8 +332,8 @@ mod tests {
 
     fn region(membership: &Membership, bytes: usize) -> Result<Region, Status> {
         let descriptor = Memfd::create("test", bytes).unwrap().into_descriptor();
-        Region::accept(descriptor, bytes as u64, &membership.accounts, membership.account())
-            .map_err(|rejected| rejected.status)
+        let share = membership.accounts.charge(membership.account(), bytes as u64, drop);
+        Region::accept(descriptor, bytes as u64, share).map_err(|rejected| rejected.status)
     }
 
     #[test]
@@ -331,6 +351,25 @@ mod tests {
         region(&second, 10_000).unwrap();
         drop((first, second));
         assert!(accounts.users.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_came_back_makes_room_and_is_let_go_of_by_the_caller() {
+        let accounts = Accounts::new(limits());
+        let user = accounts.join(7).unwrap();
+        let lend = || {
+            let share = accounts.charge(user.account(), 5000, drop).unwrap();
+            let sealed = Draft::create("test", 5000).unwrap().seal(5000).unwrap();
+            let (gift, watch) = LentFile::lend(sealed).unwrap();
+            accounts.lend(watch, share);
+            gift
+        };
+        let (first, _second) = (lend(), lend());
+        assert!(accounts.charge(user.account(), 1, |_| panic!("all are held")).is_err());
+        drop(first);
+        let mut returned = Vec::new();
+        let share = accounts.charge(user.account(), 5000, |files| returned = files);
+        assert!(share.is_ok() && returned.len() == 1);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use shorthaul_platform::memory::Trust;
 use super::call::{InboundCall, Service};
 use super::outgoing::FillPolicy;
 use super::queue::ServiceQueue;
-use super::region::Accounts;
+use super::region::{Account, Accounts, Share};
+use crate::error::Status;
 use crate::lane::LaneCounters;
 use crate::limits::{LENT_LOOKS_AT_REST, Limits};
 use crate::payload::MemoryPool;
@@ -74,6 +75,11 @@ impl Shared {
         if !returned.is_empty() {
             self.reaper.bury(returned);
         }
+    }
+
+    /// Charges a user for `bytes` bytes, in one piece. Quick: for reactors too.
+    pub(crate) fn charge(&self, account: &Arc<Account>, bytes: u64) -> Result<Share, Status> {
+        self.accounts.charge(account, bytes, |returned| self.reaper.bury(returned))
     }
 
     /// A number for a connection that no other will ever have.

@@ -288,14 +288,26 @@ fn a_descriptor_that_comes_after_the_first_byte() {
 
 #[test]
 fn frames_that_only_the_other_side_sends() {
-    let reply = reply(LaneNumber::None, 0);
+    let (reply, sealed_reply) = (reply(LaneNumber::None, 0), reply(LaneNumber::Sealed, 10));
     let only_a_server = Violation::Unexpected("only a server sends it");
     assert_eq!(server_says(Frame::Reply(reply), 0), only_a_server);
     let notice = Frame::Notice { topic: 1, data: b"" };
     assert_eq!(server_says(notice, 0), only_a_server);
+    let only_a_client = Violation::Unexpected("only a client sends it");
     let mut pair = Pair::open();
     push(&mut pair, false, Frame::Cancel { call: 1 }, 0);
-    assert_eq!(pair.settle().unwrap_err(), Violation::Unexpected("only a client sends it"));
+    assert_eq!(pair.settle().unwrap_err(), only_a_client);
+    // What came with them is closed where that may take its time.
+    assert_eq!(server_says(Frame::Reply(sealed_reply.clone()), 1), only_a_server);
+    let mut pair = Pair::open();
+    push(&mut pair, false, Frame::Register { region: 1, bytes: 64 }, 1);
+    assert_eq!(pair.settle().unwrap_err(), only_a_client);
+    assert_eq!(pair.client.take_descriptors().len(), 1);
+    let mut pair = Pair::new(&Arc::default(), 0);
+    push(&mut pair, false, Frame::Reply(sealed_reply), 1);
+    let early = Violation::Unexpected("the hello must come first");
+    assert_eq!(pair.settle().unwrap_err(), early);
+    assert_eq!(pair.client.take_descriptors().len(), 1);
 }
 
 /// An answer that its call did not ask for ends the connection, and the caller is told by it: the
