@@ -39,11 +39,21 @@ pub struct UserLimits {
     pub regions_max: u64,
     /// Bytes of those regions: no more can be mapped, or filled at the server's charge, at a time.
     pub region_bytes_max: u64,
+    /// Sealed answers that it holds, each a descriptor of the server, and copies of its uploads.
+    pub lent_max: u64,
+    /// Bytes of those: memory of the server's own.
+    pub lent_bytes_max: u64,
 }
 
 impl Default for UserLimits {
     fn default() -> Self {
-        Self { connections_max: 4096, regions_max: 4096, region_bytes_max: 64 << 30 }
+        Self {
+            connections_max: 4096,
+            regions_max: 4096,
+            region_bytes_max: 64 << 30,
+            lent_max: 256,
+            lent_bytes_max: 4 << 30,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{self, Mode, OFlags};
 
-use super::draft::SealedFile;
+use super::draft::{Draft, SealedFile};
 
 /// A sealed file that others may hold, by a descriptor that tells whether they still do.
 ///
@@ -35,6 +35,17 @@ impl LentFile {
         // that nobody minds; by default it would end the process.
         set_lease_signal(&watch, libc::SIGURG)?;
         Ok((gift, Self { watch }))
+    }
+
+    /// Whether this system tells who holds a file: not so without /proc, or where leases are
+    /// switched off (`fs.leases-enable`).
+    pub fn is_possible() -> bool {
+        let lent = Draft::create("shorthaul-probe", 0).and_then(|draft| draft.seal(0));
+        lent.and_then(Self::lend).is_ok_and(|(gift, lent)| {
+            let is_noticed = lent.is_held();
+            drop(gift);
+            is_noticed && !lent.is_held()
+        })
     }
 
     /// Whether somebody else has it open (but by `O_PATH`) or mapped; also when the kernel can't
@@ -72,7 +83,7 @@ const F_SETSIG: libc::c_int = 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Draft, SealedMapping};
+    use crate::memory::SealedMapping;
 
     fn lent(bytes: usize) -> (OwnedFd, LentFile) {
         let mut draft = Draft::create("test", bytes).unwrap();
@@ -89,6 +100,11 @@ mod tests {
         drop(mapping);
         assert!(!lent.is_held());
         assert!(!lent.is_held(), "asking changes nothing");
+    }
+
+    #[test]
+    fn it_is_possible_here() {
+        assert!(LentFile::is_possible());
     }
 
     #[test]

@@ -44,13 +44,6 @@ impl Memfd {
         Ok(memfd)
     }
 
-    /// Takes over a memory file of `bytes` bytes that another process of one's own made by
-    /// [`Memfd::create`] and sent. Nothing is looked at: from anyone else, parse it as a
-    /// [`PeerMemfd`], for a store past the end of a smaller file ends the process (SIGBUS).
-    pub fn adopt(file: OwnedFd, bytes: usize) -> Self {
-        Self { file, bytes }
-    }
-
     /// Maps the whole file.
     ///
     /// # Errors

@@ -162,7 +162,9 @@ impl Auto {
     /// The smallest kept buffer of at least `bytes` bytes.
     pub(super) fn take(&self, bytes: usize) -> Option<Buffer> {
         let mut state = self.lock();
-        let fitting = state.spare.iter().enumerate().filter(|(_, spare)| spare.len() >= bytes);
+        // Of equals the one that came back last: its memory is warm.
+        let spare = state.spare.iter().enumerate().rev();
+        let fitting = spare.filter(|(_, spare)| spare.len() >= bytes);
         let (index, _) = fitting.min_by_key(|(_, spare)| spare.len())?;
         let buffer = state.spare.remove(index);
         state.spare_bytes -= buffer.len();
@@ -178,6 +180,16 @@ impl Auto {
         // Unmapping takes its time: not under the lock.
         drop(state);
         drop(let_go);
+    }
+
+    /// Lets go of all buffers that no call uses: their place at the server is wanted for another.
+    /// Whether there were any.
+    pub(super) fn let_go(&self) -> bool {
+        let mut state = self.lock();
+        state.spare_bytes = 0;
+        let spare = std::mem::take(&mut state.spare);
+        drop(state);
+        !spare.is_empty()
     }
 
     /// Takes a buffer back, and lets go of those that were not used for longest.

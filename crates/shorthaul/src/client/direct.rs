@@ -17,7 +17,7 @@ use super::notices::{Notice, Notices};
 use super::prepare::{Choices, MEMFD_NAME, Prepared, Way, ensure_region_bytes, wire_ns};
 use super::reply::{CallError, Common, Held, Outcome, outcome};
 use crate::connection::client::{ClientConnection, ClientEvent, OutgoingCall};
-use crate::error::{Error, Result, Status};
+use crate::error::{Code, Error, Result, Status};
 use crate::lane::LaneCounts;
 use crate::limits::{CLIENT_TURN_FRAMES_MAX, FRAME_STALL_TIMEOUT, Limits};
 use crate::stream::{self, Flushed, ReceiveError};
@@ -125,7 +125,16 @@ impl DirectClient {
     /// [`Error::LimitReached`] over the server's limit, [`Error::Status`] with RESOURCE_EXHAUSTED
     /// if the server has no room for another, [`Error::Io`] if there is no memory.
     pub fn buffer(&mut self, bytes: usize) -> Result<Buffer> {
-        self.buffer_by(bytes, deadline_after(self.timeout_default))
+        let by = deadline_after(self.timeout_default);
+        match self.buffer_by(bytes, by) {
+            // What is kept for automatic choices makes room.
+            Err(Error::Status(status))
+                if status.code == Code::ResourceExhausted && self.common.auto.let_go() =>
+            {
+                self.buffer_by(bytes, by)
+            }
+            other => other,
+        }
     }
 
     fn buffer_by(&mut self, bytes: usize, by: Instant) -> Result<Buffer> {
@@ -133,6 +142,8 @@ impl DirectClient {
         let (memory, memfd) = registrable(bytes)?;
         self.ensure_alive()?;
         let region = self.new_id();
+        // What was dropped goes first: it may be what makes room.
+        self.give_up_released();
         self.connection.register(region, bytes as u64, memfd.into_descriptor());
         loop {
             match self.step(&[], by)? {

@@ -38,7 +38,7 @@ use self::reactor::{Command, Reactor, Submission};
 pub use self::reply::{CallError, Reply};
 use self::reply::{Common, Outcome};
 use self::slot::Slot;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::inbox::Inbox;
 use crate::lane::LaneCounts;
 use crate::limits::Limits;
@@ -138,7 +138,16 @@ impl Client {
     /// [`Error::LimitReached`] over the server's limit, [`Error::Status`] with RESOURCE_EXHAUSTED
     /// if the server has no room for another, [`Error::Io`] if there is no memory.
     pub fn buffer(&self, bytes: usize) -> Result<Buffer> {
-        self.buffer_by(bytes, deadline_after(self.timeout_default))
+        let by = deadline_after(self.timeout_default);
+        match self.buffer_by(bytes, by) {
+            // What is kept for automatic choices makes room.
+            Err(Error::Status(status))
+                if status.code == Code::ResourceExhausted && self.shared.common.auto.let_go() =>
+            {
+                self.buffer_by(bytes, by)
+            }
+            other => other,
+        }
     }
 
     fn buffer_by(&self, bytes: usize, by: Instant) -> Result<Buffer> {

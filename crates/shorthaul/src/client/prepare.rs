@@ -143,6 +143,7 @@ impl Choice {
             // No room for another one: it goes without.
             Err(Error::Status(_) | Error::LimitReached(_) | Error::Io { .. }) => {
                 auto.rest();
+                auto.let_go();
                 Ok(Self { plan: Plan::NoBuffer(Reason::PeerCannot), buffer: None })
             }
             Err(error) => Err(error),

@@ -13,7 +13,7 @@ use super::incoming::{PayloadIn, Source, Upload};
 use super::outgoing::{FillPolicy, FillTarget, Out, PayloadOut, Sink, Target, no_memory};
 use super::peer::{Completion, Peer, Spent};
 use super::queue::Queued;
-use super::region::{Account, Region};
+use super::region::{Account, Region, Whose};
 use super::shared::Shared;
 use crate::connection::server::{Answer, IncomingCall, IncomingFill, IncomingSpan, IncomingUpload};
 use crate::error::{Code, Status};
@@ -249,7 +249,8 @@ impl InboundCall {
                 answer.response = SmallVec::from_slice(response);
                 (answer, mapping)
             }
-            Err(status) => (Answer::failure(status), None),
+            // The call was carried out, so that no code may say that it can be made again.
+            Err(status) => (Answer::failure(Status::new(Code::DataLoss, status.message)), None),
         };
         self.state = open.complete(answer, mapping);
         Ok(())
@@ -466,7 +467,7 @@ fn fill_target(
             FillTarget::Region { region, offset: offset as usize, kept, is_registered: true }
         }
         IncomingFill::OneShot { descriptor, bytes } => {
-            match Region::accept(descriptor, bytes, shared.charge(account, bytes)) {
+            match Region::accept(descriptor, bytes, shared.charge(account, Whose::Client, bytes)) {
                 Ok(region) => {
                     // A mapping is looked for here too, and never found: the region is new.
                     let kept = mapping(&region);
@@ -498,7 +499,7 @@ fn source(
             Source::region(region, offset, kept)
         }
         IncomingUpload::Sealed { descriptor, offset, bytes } => {
-            match shared.charge(account, offset.saturating_add(bytes)) {
+            match shared.charge(account, Whose::Client, offset.saturating_add(bytes)) {
                 Ok(share) => Source::Unopened { descriptor, offset, share },
                 Err(status) => {
                     shared.undertaker.bury(descriptor);

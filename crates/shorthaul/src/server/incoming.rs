@@ -9,7 +9,7 @@ use bytes::Bytes;
 use shorthaul_platform::memory::{Refusal, Refused, SealedMapping, SharedMapping, Trust};
 
 use super::outgoing::no_memory;
-use super::region::{Account, Region, Share};
+use super::region::{Account, Region, Share, Whose};
 use super::shared::Shared;
 use crate::error::{Code, Status};
 use crate::lane::Lane;
@@ -52,7 +52,7 @@ pub(crate) struct Copy {
 
 impl Copy {
     fn take(bytes: usize, account: &Arc<Account>, shared: &Shared) -> Result<Self, Status> {
-        let share = shared.charge(account, bytes as u64)?;
+        let share = shared.charge(account, Whose::Server, bytes as u64)?;
         let memory = shared.pool.take(bytes).map_err(|error| no_memory(bytes, &error))?;
         Ok(Self { memory, _share: share })
     }

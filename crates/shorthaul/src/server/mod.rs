@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use shorthaul_platform::memory::Trust;
+use shorthaul_platform::memory::{LentFile, Trust};
 
 pub use self::call::{InboundCall, Service};
 pub use self::incoming::PayloadIn;
@@ -277,6 +277,7 @@ fn start(
         inline_handlers: options.inline_handlers,
         kept_mappings_max: options.kept_mappings_max,
         may_map_peers: peers_can_be_mapped(),
+        may_lend: LentFile::is_possible(),
         policy: options.policy.clone().unwrap_or_else(default_policy),
         trust: options.trust,
     };

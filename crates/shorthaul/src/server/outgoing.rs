@@ -8,7 +8,7 @@ use std::sync::Arc;
 use shorthaul_platform::memory::{Draft, SharedMapping};
 use shorthaul_platform::store::Store;
 
-use super::region::{Account, Region, Share};
+use super::region::{Account, Region, Share, Whose};
 use super::shared::Shared;
 use crate::error::{Code, Status};
 use crate::lane::Lane;
@@ -223,9 +223,16 @@ impl Out {
 }
 
 fn begin_sealed(target: &Target, bytes: usize, shared: &Shared) -> Result<Sink, Status> {
+    if !shared.config.may_lend {
+        return Err(Status::new(
+            Code::FailedPrecondition,
+            "this server can't tell who holds sealed memory (no /proc, or leases are switched off), \
+             and makes none: offer a buffer, or room inline",
+        ));
+    }
     // What came back is let go of first, and here: the new file gets its pages while they are warm.
     drop(shared.accounts.take_returned_by(target.account.uid(), LENT_LOOKS));
-    let share = shared.charge(&target.account, bytes as u64)?;
+    let share = shared.charge(&target.account, Whose::Server, bytes as u64)?;
     let draft = Draft::create(MEMFD_NAME, bytes).map_err(|error| no_memory(bytes, &error))?;
     Ok(Sink::Sealed { draft, share })
 }

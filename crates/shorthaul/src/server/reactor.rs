@@ -18,7 +18,7 @@ use super::call::InboundCall;
 use super::driver::{Driver, End, Event};
 use super::listener::Listener;
 use super::peer::{Command, Completion, Peer, Spent};
-use super::region::{MappingCache, Membership, Region};
+use super::region::{MappingCache, Membership, Region, Whose};
 use super::shared::Shared;
 use super::workers;
 use crate::connection::server::{IncomingUpload, ServerConnection};
@@ -525,7 +525,7 @@ fn welcome(
 }
 
 fn register(driver: &mut Driver, region: u64, bytes: u64, descriptor: OwnedFd, shared: &Shared) {
-    let share = shared.charge(driver.membership.account(), bytes);
+    let share = shared.charge(driver.membership.account(), Whose::Client, bytes);
     match Region::accept(descriptor, bytes, share) {
         Ok(accepted) => driver.connection.region_accepted(region, Arc::new(accepted), bytes),
         Err(rejected) => {

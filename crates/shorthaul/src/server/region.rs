@@ -128,8 +128,34 @@ impl Lent {
 pub(crate) struct Account {
     uid: u32,
     connections: Meter,
-    regions: Meter,
-    region_bytes: Meter,
+    regions: Memory,
+    lent: Memory,
+}
+
+/// Pieces of memory, and their bytes.
+#[derive(Debug)]
+struct Memory {
+    pieces: Meter,
+    bytes: Meter,
+}
+
+/// Whose memory is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// The client has made it: regions, one-shot places, sealed uploads.
+    Client,
+    /// The server has made it for the client: sealed answers, copies of uploads.
+    Server,
+}
+
+impl Memory {
+    fn new(pieces_max: u64, bytes_max: u64) -> Self {
+        Self { pieces: Meter::new(pieces_max), bytes: Meter::new(bytes_max) }
+    }
+
+    fn is_unused(&self) -> bool {
+        self.pieces.is_zero()
+    }
 }
 
 /// A connection's place in its user's account.
@@ -143,6 +169,7 @@ pub(crate) struct Membership {
 #[derive(Debug)]
 pub(crate) struct Share {
     account: Arc<Account>,
+    whose: Whose,
     bytes: u64,
 }
 
@@ -177,16 +204,17 @@ impl Accounts {
     pub(crate) fn charge(
         &self,
         account: &Arc<Account>,
+        whose: Whose,
         bytes: u64,
         let_go: impl FnOnce(Vec<LentFile>),
     ) -> Result<Share, Status> {
-        account.take(bytes).or_else(|status| {
+        account.take(whose, bytes).or_else(|status| {
             let returned = self.take_returned_by(account.uid, LENT_LOOKS_AT_LIMIT);
             if returned.is_empty() {
                 return Err(status);
             }
             let_go(returned.into_iter().map(Lent::into_file).collect());
-            account.take(bytes)
+            account.take(whose, bytes)
         })
     }
 
@@ -244,8 +272,11 @@ impl Drop for Membership {
     fn drop(&mut self) {
         let mut users = self.accounts.users.lock().unwrap_or_else(PoisonError::into_inner);
         self.account.connections.subtract(1);
-        // Kept while regions of ended connections are still in use by their handlers.
-        if self.account.connections.is_zero() && self.account.regions.is_zero() {
+        // Kept while memory of ended connections is still in use, or may yet be taken into use by
+        // handlers: they hold the account beside the list and this.
+        let is_unused = self.account.regions.is_unused() && self.account.lent.is_unused();
+        let holders = Arc::strong_count(&self.account);
+        if self.account.connections.is_zero() && is_unused && holders <= 2 {
             users.remove(&self.account.uid);
         }
     }
@@ -256,8 +287,8 @@ impl Account {
         Self {
             uid,
             connections: Meter::new(limits.connections_max),
-            regions: Meter::new(limits.regions_max),
-            region_bytes: Meter::new(limits.region_bytes_max),
+            regions: Memory::new(limits.regions_max, limits.region_bytes_max),
+            lent: Memory::new(limits.lent_max, limits.lent_bytes_max),
         }
     }
 
@@ -265,22 +296,31 @@ impl Account {
         self.uid
     }
 
-    fn take(self: &Arc<Self>, bytes: u64) -> Result<Share, Status> {
-        let exhausted = |what: &str, max: u64| {
+    fn take(self: &Arc<Self>, whose: Whose, bytes: u64) -> Result<Share, Status> {
+        let (memory, what, advice) = match whose {
+            Whose::Client => (&self.regions, "of its own memory", "drop buffers"),
+            Whose::Server => (&self.lent, "of the server's memory", "drop sealed replies"),
+        };
+        let exhausted = |max: u64, unit: &str| {
             let uid = self.uid;
-            let message = format!(
-                "user {uid} holds {max} {what} in all: drop buffers, or replies that are sealed"
-            );
+            let message = format!("user {uid} has {max} {unit} {what} in use: {advice}");
             Status::new(Code::ResourceExhausted, message)
         };
-        if !self.regions.add(1) {
-            return Err(exhausted("buffers", self.regions.max));
+        if !memory.pieces.add(1) {
+            return Err(exhausted(memory.pieces.max, "pieces"));
         }
-        if !self.region_bytes.add(bytes) {
-            self.regions.subtract(1);
-            return Err(exhausted("bytes of buffers (or would have)", self.region_bytes.max));
+        if !memory.bytes.add(bytes) {
+            memory.pieces.subtract(1);
+            return Err(exhausted(memory.bytes.max, "bytes (or would have)"));
         }
-        Ok(Share { account: Arc::clone(self), bytes })
+        Ok(Share { account: Arc::clone(self), whose, bytes })
+    }
+
+    fn memory(&self, whose: Whose) -> &Memory {
+        match whose {
+            Whose::Client => &self.regions,
+            Whose::Server => &self.lent,
+        }
     }
 }
 
@@ -289,14 +329,15 @@ impl Share {
     pub(crate) fn cut(&mut self, bytes: u64) {
         let over = self.bytes.saturating_sub(bytes);
         self.bytes -= over;
-        self.account.region_bytes.subtract(over);
+        self.account.memory(self.whose).bytes.subtract(over);
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.account.regions.subtract(1);
-        self.account.region_bytes.subtract(self.bytes);
+        let memory = self.account.memory(self.whose);
+        memory.pieces.subtract(1);
+        memory.bytes.subtract(self.bytes);
     }
 }
 
@@ -327,12 +368,19 @@ mod tests {
     use super::*;
 
     fn limits() -> UserLimits {
-        UserLimits { connections_max: 2, regions_max: 2, region_bytes_max: 10_000 }
+        UserLimits {
+            connections_max: 2,
+            regions_max: 2,
+            region_bytes_max: 10_000,
+            lent_max: 2,
+            lent_bytes_max: 10_000,
+        }
     }
 
     fn region(membership: &Membership, bytes: usize) -> Result<Region, Status> {
         let descriptor = Memfd::create("test", bytes).unwrap().into_descriptor();
-        let share = membership.accounts.charge(membership.account(), bytes as u64, drop);
+        let share =
+            membership.accounts.charge(membership.account(), Whose::Client, bytes as u64, drop);
         Region::accept(descriptor, bytes as u64, share).map_err(|rejected| rejected.status)
     }
 
@@ -358,17 +406,19 @@ mod tests {
         let accounts = Accounts::new(limits());
         let user = accounts.join(7).unwrap();
         let lend = || {
-            let share = accounts.charge(user.account(), 5000, drop).unwrap();
+            let share = accounts.charge(user.account(), Whose::Server, 5000, drop).unwrap();
             let sealed = Draft::create("test", 5000).unwrap().seal(5000).unwrap();
             let (gift, watch) = LentFile::lend(sealed).unwrap();
             accounts.lend(watch, share);
             gift
         };
         let (first, _second) = (lend(), lend());
-        assert!(accounts.charge(user.account(), 1, |_| panic!("all are held")).is_err());
+        assert!(
+            accounts.charge(user.account(), Whose::Server, 1, |_| panic!("all are held")).is_err()
+        );
         drop(first);
         let mut returned = Vec::new();
-        let share = accounts.charge(user.account(), 5000, |files| returned = files);
+        let share = accounts.charge(user.account(), Whose::Server, 5000, |files| returned = files);
         assert!(share.is_ok() && returned.len() == 1);
     }
 

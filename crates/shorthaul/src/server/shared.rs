@@ -9,7 +9,7 @@ use shorthaul_platform::memory::Trust;
 use super::call::{InboundCall, Service};
 use super::outgoing::FillPolicy;
 use super::queue::ServiceQueue;
-use super::region::{Account, Accounts, Share};
+use super::region::{Account, Accounts, Share, Whose};
 use crate::error::Status;
 use crate::lane::LaneCounters;
 use crate::limits::{LENT_LOOKS_AT_REST, Limits};
@@ -43,6 +43,8 @@ pub(crate) struct Config {
     /// Whether stores into peers' memory can't fail, see
     /// [`peers_can_be_mapped`](crate::trust::peers_can_be_mapped).
     pub(crate) may_map_peers: bool,
+    /// Whether the kernel tells who holds a sealed file: without that, none is made for a client.
+    pub(crate) may_lend: bool,
     pub(crate) policy: PeerPolicy,
     /// Whether clients' memory may be had as slices.
     pub(crate) trust: Option<Trust>,
@@ -78,8 +80,13 @@ impl Shared {
     }
 
     /// Charges a user for `bytes` bytes, in one piece. Quick: for reactors too.
-    pub(crate) fn charge(&self, account: &Arc<Account>, bytes: u64) -> Result<Share, Status> {
-        self.accounts.charge(account, bytes, |returned| self.reaper.bury(returned))
+    pub(crate) fn charge(
+        &self,
+        account: &Arc<Account>,
+        whose: Whose,
+        bytes: u64,
+    ) -> Result<Share, Status> {
+        self.accounts.charge(account, whose, bytes, |returned| self.reaper.bury(returned))
     }
 
     /// A number for a connection that no other will ever have.

@@ -312,7 +312,7 @@ fn a_buffer_is_waited_for_no_longer_than_for_the_call() {
 
 #[test]
 fn a_sealed_answer_is_charged_for_what_it_became() {
-    let user_limits = UserLimits { region_bytes_max: 1 << 20, ..UserLimits::default() };
+    let user_limits = UserLimits { lent_bytes_max: 1 << 20, ..UserLimits::default() };
     let options = ServerOptions { user_limits, ..ServerOptions::default() };
     let handler = |call: &mut InboundCall| -> Result<(), Status> {
         call.payload(600 << 10)?.fill(1, 10)?;
@@ -322,4 +322,20 @@ fn a_sealed_answer_is_charged_for_what_it_became() {
     let mut client = DirectClient::connect(&running.path).unwrap();
     let held: Vec<_> = (0..10).map(|_| client.call("a").sealed(1 << 20).send().unwrap()).collect();
     assert!(held.iter().all(|reply| reply.len() == 10));
+}
+
+#[test]
+fn kept_buffers_make_room_for_the_callers_own() {
+    let limits = Limits { regions_max: 1, ..Limits::default() };
+    let running = start(ServerOptions { limits, ..ServerOptions::default() }, serve);
+    let mut direct = DirectClient::connect(&running.path).unwrap();
+    auto(&mut direct, "a", LARGE);
+    assert_eq!(auto(&mut direct, "a", LARGE).lane(), Lane::FillMap);
+    let _own = direct.buffer(64).unwrap();
+    let shared = Client::connect(&running.path).unwrap();
+    for lane in [Lane::Inline, Lane::FillMap] {
+        let request = request(LARGE, 7);
+        assert_eq!(shared.call("a").request(&request).auto(LARGE).send().unwrap().lane(), lane);
+    }
+    let _own = shared.buffer(64).unwrap();
 }

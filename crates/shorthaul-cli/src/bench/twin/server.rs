@@ -6,10 +6,10 @@ use std::os::unix::net::UnixStream;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use shorthaul::FillMethod;
-use shorthaul_platform::memory::{Memfd, PrivateMemory, SealedMapping, SharedMapping};
+use shorthaul_platform::memory::{PeerMemfd, PrivateMemory, SealedMapping, SharedMapping};
 use shorthaul_platform::socket::stream_from_stdin;
 
-use super::{Maker, OPERATION, REGION, REGISTER, receive, receive_all, send, write_all_at};
+use super::{Maker, OPERATION, REGION, REGISTER, receive, receive_all, send};
 use crate::bench::method::{Kind, Memory, Put};
 use crate::bench::process::die_with_parent;
 use crate::bench::work::{REQUEST_BYTES, RESPONSE_BYTES, Work, sum_of};
@@ -42,7 +42,7 @@ pub(super) struct TwinServer {
 
 /// A buffer of the client's.
 struct Region {
-    file: Memfd,
+    file: PeerMemfd,
     /// What `s-reuse` keeps.
     kept: SharedMapping,
 }
@@ -83,7 +83,7 @@ impl TwinServer {
     }
 
     fn register(&mut self, work: &Work, descriptor: OwnedFd) -> Result<()> {
-        let file = Memfd::adopt(descriptor, work.bytes);
+        let file = PeerMemfd::parse(descriptor, work.bytes as u64)?;
         let kept = file.map()?;
         self.regions.push(Region { file, kept });
         self.answer()
@@ -101,12 +101,14 @@ impl TwinServer {
         let region = region.map(|number| regions.get(number).context("no such buffer"));
         let region = region.transpose()?;
         // Closed after the answer, as the library does it.
-        let fresh = descriptor.map(|descriptor| Memfd::adopt(descriptor, work.bytes));
+        let fresh = descriptor.map(|descriptor| PeerMemfd::parse(descriptor, work.bytes as u64));
+        let fresh = fresh.transpose()?;
         let file = region.map(|region| &region.file).or(fresh.as_ref());
         let file = file.context("no memory came")?;
         match (fill, region) {
             (FillMethod::Write, _) => {
-                maker.make_by_write(work, |bytes, at| write_all_at(file.as_fd(), bytes, at))?;
+                maker
+                    .make_by_write(work, |bytes, at| Ok(file.write_all_at(at as usize, bytes)?))?;
             }
             (FillMethod::Map, Some(region)) if keeps_mapping => {
                 maker.make_shared(&region.kept, work);

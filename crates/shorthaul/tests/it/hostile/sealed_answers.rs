@@ -377,11 +377,9 @@ fn an_answer_without_a_payload_has_no_parts() {
 #[test]
 fn a_client_that_keeps_every_answer_gets_no_more() {
     isolated("hostile::sealed_answers::a_client_that_keeps_every_answer_gets_no_more", || {
-        // One region, of 20,000 bytes, is the honest client's.
-        for (regions_max, region_bytes_max) in [(6, 1 << 30), (4096, 20_000 + 5 * 10_000)] {
+        for (lent_max, lent_bytes_max) in [(5, 1 << 30), (4096, 5 * 10_000)] {
             let mut options = ServerOptions::default();
-            options.user_limits =
-                UserLimits { regions_max, region_bytes_max, ..options.user_limits };
+            options.user_limits = UserLimits { lent_max, lent_bytes_max, ..options.user_limits };
             let mut stage = Stage::with(options);
             let mut raw = Raw::open_with(&stage.path, raw::SEALED);
             let mut ask = || {
@@ -424,7 +422,7 @@ fn a_client_that_keeps_every_answer_gets_no_more() {
 fn mappings_of_answers_count_too() {
     isolated("hostile::sealed_answers::mappings_of_answers_count_too", || {
         let mut options = ServerOptions::default();
-        options.user_limits = UserLimits { regions_max: 3, ..options.user_limits };
+        options.user_limits = UserLimits { lent_max: 2, ..options.user_limits };
         let mut stage = Stage::with(options);
         let mut client = DirectClient::connect(&stage.path).unwrap();
         let mut request = 10_000_u64.to_le_bytes().to_vec();
