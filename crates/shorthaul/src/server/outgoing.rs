@@ -226,8 +226,8 @@ fn begin_sealed(target: &Target, bytes: usize, shared: &Shared) -> Result<Sink, 
     if !shared.config.may_lend {
         return Err(Status::new(
             Code::FailedPrecondition,
-            "this server can't tell who holds sealed memory (no /proc, or leases are switched off), \
-             and makes none: offer a buffer, or room inline",
+            "this server can't tell who holds sealed memory (no /proc, or leases are switched \
+             off), and makes none: offer a buffer, or room inline",
         ));
     }
     // What came back is let go of first, and here: the new file gets its pages while they are warm.
