@@ -132,6 +132,14 @@ impl Method {
         matches!(self.kind, Kind::Auto | Kind::Put(Put::Auto))
     }
 
+    /// Whether `other` is one that the library could have chosen. What `put(region)` sends lies in
+    /// the buffer from the start, so that it spares a copy: it is no choice for what lies elsewhere.
+    pub(crate) fn is_choice_between(&self, other: &Self) -> bool {
+        let is_in_buffer = other.kind == Kind::Put(Put::Region);
+        let is_same_way = self.is_put() == other.is_put();
+        self.is_automatic() && !other.is_automatic() && is_same_way && !is_in_buffer
+    }
+
     /// Whether there is a bare twin of it.
     pub(crate) fn has_twin(&self) -> bool {
         !self.is_automatic()

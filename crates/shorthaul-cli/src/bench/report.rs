@@ -123,8 +123,8 @@ pub(crate) struct Cell {
     /// Of the bare twin's speed, in the same round.
     #[serde(default)]
     pub(crate) of_twin: Option<Spread>,
-    /// Of an automatic choice: its speed as a share of the best method's that makes none, in the
-    /// same direction and mode, in the same round.
+    /// Of an automatic choice: its speed as a share of the best method's that it could have been,
+    /// in the same mode and round.
     #[serde(default)]
     pub(crate) of_best: Option<Spread>,
     /// Over all rounds that count.

@@ -127,7 +127,7 @@ impl<'a> Counted<'a> {
         })
     }
 
-    /// The fastest method in the direction of `method` that leaves no choice to the library.
+    /// The fastest of the methods that `method` leaves the library to choose from.
     fn best_beside(
         &self,
         plan: &Plan,
@@ -135,8 +135,8 @@ impl<'a> Counted<'a> {
         mode: Mode,
         method: &Method,
     ) -> Option<(usize, Mode, &'static str)> {
-        let rivals = plan.methods.iter().filter(|m| m.is_put() == method.is_put());
-        let timed = rivals.filter(|rival| !rival.is_automatic()).filter_map(|rival| {
+        let rivals = plan.methods.iter().filter(|other| method.is_choice_between(other));
+        let timed = rivals.filter_map(|rival| {
             let key = (bytes, mode, rival.name);
             let runs = self.each(|round| round.cells.get(&key));
             Some((spread(&runs, CellRun::seconds_per_call)?.median, key))

@@ -158,7 +158,8 @@ pub(super) const COLUMNS: [Column; 16] = [
     ),
     column(
         "of best",
-        "share of the fastest method that leaves no choice to the library, in the same round",
+        "of an automatic choice: share of the fastest method that it could have been, in the same \
+         round. For uploads that is not put(region), whose bytes lie in the buffer already",
         |_, cell| share(cell.of_best.as_ref()),
     ),
     column("lane", "how the payloads travelled, as the replies said", |_, cell| {
