@@ -33,7 +33,7 @@ pub struct AutoPolicy {
 impl Default for AutoPolicy {
     fn default() -> Self {
         Self {
-            inline_bytes_max: 2048,
+            inline_bytes_max: 1024,
             buffer_bytes_max: 128 << 20,
             kept_bytes_max: 512 << 20,
             sealed: true,
