@@ -15,7 +15,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// A run that lies in the repository, from before some of the fields were there.
 fn recorded(name: &str) -> String {
-    format!("{}/../../benchmarks/epyc-2core/{name}", env!("CARGO_MANIFEST_DIR"))
+    format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 fn report(arguments: &[&str]) -> String {

@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn results_of_before_the_newer_fields_are_read() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/epyc-2core");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
         let report = read(&folder.join("2026-11-30-sizes.json")).unwrap();
         assert_eq!((report.in_flight, report.rounds_dropped), (1, 0));
         assert!(report.sections.iter().any(|section| !section.payloads.is_empty()));
