@@ -133,7 +133,7 @@ impl Method {
     }
 
     /// Whether `other` is one that the library could have chosen. What `put(region)` sends lies in
-    /// the buffer from the start, so that it spares a copy: it is no choice for what lies elsewhere.
+    /// the buffer from the start, which spares a copy: it is no choice for what lies elsewhere.
     pub(crate) fn is_choice_between(&self, other: &Self) -> bool {
         let is_in_buffer = other.kind == Kind::Put(Put::Region);
         let is_same_way = self.is_put() == other.is_put();
