@@ -173,13 +173,8 @@ impl Auto {
 
     /// Lets go of what is kept, and of what comes back later.
     pub(super) fn close(&self) {
-        let mut state = self.lock();
-        state.is_closed = true;
-        state.spare_bytes = 0;
-        let let_go = std::mem::take(&mut state.spare);
-        // Unmapping takes its time: not under the lock.
-        drop(state);
-        drop(let_go);
+        self.lock().is_closed = true;
+        self.let_go();
     }
 
     /// Lets go of all buffers that no call uses: their place at the server is wanted for another.
@@ -188,6 +183,7 @@ impl Auto {
         let mut state = self.lock();
         state.spare_bytes = 0;
         let spare = std::mem::take(&mut state.spare);
+        // Unmapping takes its time: not under the lock.
         drop(state);
         !spare.is_empty()
     }

@@ -132,13 +132,19 @@ pub(crate) fn open<T>(socket: UnixStream, options: &ClientOptions) -> Result<Con
     });
     let mut connected = Connected { socket, connection, common, server };
     if let Err(error) = connected.shake_hands() {
-        let strangers = connected.connection.take_descriptors();
-        if !strangers.is_empty() {
-            drop_elsewhere(strangers);
-        }
+        let_go_of_strangers(&mut connected.connection);
         return Err(error);
     }
     Ok(connected)
+}
+
+/// Closes every descriptor that the server has sent and nobody has taken, where that may take its
+/// time; of use only at the end of a connection.
+pub(super) fn let_go_of_strangers<T>(connection: &mut ClientConnection<OwnedFd, T>) {
+    let strangers = connection.take_descriptors();
+    if !strangers.is_empty() {
+        drop_elsewhere(strangers);
+    }
 }
 
 impl<T> Connected<T> {

@@ -208,13 +208,17 @@ impl DirectClient {
     }
 
     fn execute(&mut self, outgoing: Outgoing<'_>) -> Outcome {
+        let mut remaining = outgoing.timeout.unwrap_or(self.timeout_default);
         // A buffer that has to be made first is waited for within the call's own time.
-        let deadline = outgoing.deadline(self.timeout_default);
+        let deadline = deadline_after(remaining);
         let choices = if outgoing.is_automatic() {
             let (common, limits) = (Arc::clone(&self.common), self.limits());
             let make = |bytes| self.buffer_by(bytes, deadline);
             match Choices::make(&outgoing, &common.auto, &limits, make) {
-                Ok(choices) => choices,
+                Ok(choices) => {
+                    remaining = deadline.saturating_duration_since(Instant::now());
+                    choices
+                }
                 Err(error) => return Err(outgoing.into_error(error)),
             }
         } else {
@@ -234,7 +238,7 @@ impl DirectClient {
             return Err(prepared.held.into_error(error));
         }
         let borrowed = prepared.borrowed;
-        let call = self.start(prepared, deadline);
+        let call = self.start(prepared, remaining);
         let outcome = self.wait_for(call, borrowed, deadline);
         // A server may answer before it has read all, and time may be over before.
         let owned = self.connection.link.own(borrowed, &self.common.pool);
@@ -263,9 +267,9 @@ impl DirectClient {
         }
     }
 
-    fn start(&mut self, prepared: Prepared<'_>, deadline: Instant) -> u64 {
+    fn start(&mut self, prepared: Prepared<'_>, remaining: Duration) -> u64 {
         let call = self.new_id();
-        let remaining_ns = wire_ns(deadline.saturating_duration_since(Instant::now()));
+        let remaining_ns = wire_ns(remaining);
         let Prepared { method, request, room, upload, parts, payload, descriptors, held, .. } =
             prepared;
         let outgoing = OutgoingCall { call, remaining_ns, room, upload, parts, method, request };
@@ -464,10 +468,7 @@ impl DirectClient {
         self.socket.shutdown(std::net::Shutdown::Both).ok();
         drop(self.connection.drain_tokens());
         self.common.auto.close();
-        let strangers = self.connection.take_descriptors();
-        if !strangers.is_empty() {
-            drop_elsewhere(strangers);
-        }
+        connect::let_go_of_strangers(&mut self.connection);
         self.dead = Some(Error::ConnectionLost(error.to_string()));
         error
     }

@@ -14,7 +14,7 @@ use mio::{Events, Interest, Poll, Token as PollToken};
 use smallvec::SmallVec;
 
 use super::Shared;
-use super::connect::{ClientOptions, Connected, broken, lost};
+use super::connect::{ClientOptions, Connected, broken, let_go_of_strangers, lost};
 use super::notices::Notices;
 use super::prepare::{Prepared, wire_ns};
 use super::reply::{CallError, Held, outcome};
@@ -358,10 +358,7 @@ impl Reactor {
             token.ticket.answer(Err(CallError::without_buffers(lost()))).ok();
         }
         self.shared.common.auto.close();
-        let strangers = self.connection.take_descriptors();
-        if !strangers.is_empty() {
-            drop_elsewhere(strangers);
-        }
+        let_go_of_strangers(&mut self.connection);
     }
 }
 

@@ -94,7 +94,7 @@ impl InboundCall {
             incoming;
         let fill = fill_target(fill, &mut mapping, account, &shared);
         let source = source(upload, &mut mapping, account, &shared);
-        let upload = Upload { source, parts, account: Arc::clone(account) };
+        let upload = Upload { source, parts };
         let file_bytes_max = peer.sealed_bytes_max();
         let mut target = Target { room, fill, file_bytes_max, account: Arc::clone(account) };
         let inline_bytes_max = peer.inline_bytes_max();
@@ -143,8 +143,9 @@ impl InboundCall {
     /// be mapped. Return it by `?`: it is what the caller should get.
     pub fn upload(&mut self) -> Result<PayloadIn<'_>, Status> {
         let open = self.open_mut().ok_or_else(answered_already)?;
-        open.upload.open(&open.shared)?;
-        Ok(PayloadIn { upload: &mut open.upload, shared: &open.shared })
+        let Open { upload, target, shared, .. } = open;
+        upload.open(&target.account, shared)?;
+        Ok(PayloadIn { upload, account: &target.account, shared })
     }
 
     /// Bytes of the request's payload.

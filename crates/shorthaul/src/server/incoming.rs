@@ -21,8 +21,6 @@ use crate::payload::PooledMemory;
 pub(crate) struct Upload {
     pub(super) source: Source,
     pub(super) parts: Parts,
-    /// Who is charged for copies.
-    pub(super) account: Arc<Account>,
 }
 
 /// Where it lies.
@@ -119,16 +117,16 @@ impl Upload {
     }
 
     /// Makes it readable: maps what is to be mapped, once.
-    pub(super) fn open(&mut self, shared: &Shared) -> Result<(), Status> {
+    pub(super) fn open(&mut self, account: &Arc<Account>, shared: &Shared) -> Result<(), Status> {
         match &mut self.source {
-            Source::Unopened { .. } => self.open_sealed(shared),
+            Source::Unopened { .. } => self.open_sealed(account, shared),
             Source::Region(region) => region.open(shared),
             Source::Refused(status) => Err(status.clone()),
             Source::None | Source::Inline(_) | Source::Sealed(_) | Source::Copied(_) => Ok(()),
         }
     }
 
-    fn open_sealed(&mut self, shared: &Shared) -> Result<(), Status> {
+    fn open_sealed(&mut self, account: &Arc<Account>, shared: &Shared) -> Result<(), Status> {
         let source = std::mem::replace(&mut self.source, Source::None);
         let Source::Unopened { descriptor, offset, share } = source else { return Ok(()) };
         let bytes_max = shared.config.limits.region_bytes_max;
@@ -137,13 +135,19 @@ impl Upload {
                 Ok(range) => Source::Sealed(SealedUpload { mapping, range, _share: share }),
                 Err(status) => Source::Refused(status),
             },
-            Err(refused) => self.read_or_refuse(refused, offset, shared),
+            Err(refused) => self.read_or_refuse(refused, offset, account, shared),
         };
         if let Source::Refused(status) = &self.source { Err(status.clone()) } else { Ok(()) }
     }
 
     /// A sealed file with holes is read through the kernel, which allocates nothing for them.
-    fn read_or_refuse(&self, refused: Refused, offset: u64, shared: &Shared) -> Source {
+    fn read_or_refuse(
+        &self,
+        refused: Refused,
+        offset: u64,
+        account: &Arc<Account>,
+        shared: &Shared,
+    ) -> Source {
         let Refused { refusal, descriptor } = refused;
         let bytes = self.parts.bytes();
         let is_small = bytes as u64 <= shared.config.limits.inline_bytes_max;
@@ -152,7 +156,7 @@ impl Upload {
             shared.undertaker.bury(descriptor);
             return Source::Refused(refusal.into());
         }
-        let copy = Copy::take(bytes, &self.account, shared)
+        let copy = Copy::take(bytes, account, shared)
             .and_then(|copy| read_sparse(&descriptor, offset, copy));
         match copy {
             Ok(copy) => Source::Copied(copy),
@@ -248,6 +252,8 @@ impl UploadRegion {
 #[derive(Debug)]
 pub struct PayloadIn<'a> {
     pub(super) upload: &'a mut Upload,
+    /// Who is charged for copies.
+    pub(super) account: &'a Arc<Account>,
     pub(super) shared: &'a Shared,
 }
 
@@ -320,7 +326,7 @@ impl<'a> PayloadIn<'a> {
     /// # Errors
     /// RESOURCE_EXHAUSTED if there is no memory for a copy; what the kernel says of a pread(2).
     pub fn into_slice(self) -> Result<&'a [u8], Status> {
-        let Self { upload, shared } = self;
+        let Self { upload, account, shared } = self;
         let bytes = upload.parts.bytes();
         match &mut upload.source {
             Source::Inline(memory) => Ok(memory),
@@ -330,7 +336,7 @@ impl<'a> PayloadIn<'a> {
                 match shared.config.trust.filter(|_| region.mapping.is_some()) {
                     Some(trust) => Ok(region.in_place(bytes, trust)),
                     None => {
-                        let copy = region.copied(bytes, &upload.account, shared)?;
+                        let copy = region.copied(bytes, account, shared)?;
                         Ok((*region.copy.insert(copy)).as_ref())
                     }
                 }
@@ -353,7 +359,7 @@ impl<'a> PayloadIn<'a> {
             Source::Sealed(sealed) => Bytes::from_owner(sealed),
             Source::Copied(copy) => Bytes::from_owner(copy),
             Source::Region(mut region) => {
-                let copy = region.copied(bytes, &self.upload.account, self.shared);
+                let copy = region.copied(bytes, self.account, self.shared);
                 // Kept for its mapping.
                 self.upload.source = Source::Region(region);
                 Bytes::from_owner(copy?)
