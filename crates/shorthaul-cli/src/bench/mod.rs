@@ -64,7 +64,13 @@ enum Which {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RpcArgs {
     /// Sizes of the payload: one, or a list such as 4KiB,1MiB,64MiB.
-    #[arg(long, value_delimiter = ',', value_parser = parse_payload, default_value = "1MiB")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_parser = parse_payload,
+        allow_negative_numbers = true,
+        default_value = "1MiB"
+    )]
     payload: Vec<usize>,
 
     /// Methods to run, such as "fd(s-write)" or "fd(s-write),sidecar,nt". All by default.

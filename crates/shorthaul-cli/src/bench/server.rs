@@ -8,13 +8,12 @@ use anyhow::Result;
 use clap::Args;
 use shorthaul::{Code, InboundCall, Server, ServerOptions, Status, ThreadRole, peer_policy};
 use shorthaul_platform::socket::stream_from_stdin;
+use shorthaul_platform::store::sum_slice;
 use shorthaul_platform::topology::pin_current_thread;
 use shorthaul_platform::usage::process_usage;
 
 use super::process::die_with_parent;
-use super::work::{
-    EMPTY, MAKE, RESPONSE_BYTES, Source, USAGE, Work, encode_usage, sum_of, warm_source,
-};
+use super::work::{EMPTY, MAKE, RESPONSE_BYTES, Source, USAGE, Work, encode_usage, warm_source};
 
 /// Serve one bench; its client is standard input.
 #[derive(Clone, Debug, Args)]
@@ -97,7 +96,7 @@ fn take(call: &mut InboundCall, work: &Work) -> Result<(), Status> {
     }
     // Also where nothing is read of it, it is taken in: else nothing would be measured.
     let bytes = payload.into_slice()?;
-    let sum = work.consume.stride().map_or(0, |stride| sum_of(bytes, stride));
+    let sum = work.consume.stride().map_or(0, |stride| sum_slice(bytes, stride));
     call.reply(&sum.to_le_bytes())
 }
 

@@ -14,7 +14,7 @@ use rustix::fs::{self, MemfdFlags, SealFlags};
 use rustix::net::{RecvFlags, recv};
 use shorthaul_platform::memory::{Memfd, PrivateMemory, SealedMapping, SharedMapping};
 use shorthaul_platform::socket::{self, DescriptorList, Descriptors, Wait};
-use shorthaul_platform::store::Store;
+use shorthaul_platform::store::{Store, sum_slice};
 use shorthaul_platform::topology::pin_current_thread;
 use shorthaul_platform::usage::Usage;
 
@@ -23,7 +23,7 @@ use super::measure::{CellRun, Engine, Job, keep_in_flight};
 use super::method::{Kind, Memory, Put};
 use super::process::{PATIENCE, ServerProcess, spawn};
 use super::stats::Times;
-use super::work::{REQUEST_BYTES, RESPONSE_BYTES, Source, Work, sum_of, warm_source};
+use super::work::{REQUEST_BYTES, RESPONSE_BYTES, Source, Work, warm_source};
 
 /// The client's side of all twins of a placement.
 pub(crate) struct Twin {
@@ -138,12 +138,12 @@ impl Engine for Calls<'_> {
             (Kind::Sealed, _) => {
                 let descriptor = descriptor.context("no sealed memory came")?;
                 let mapping = SealedMapping::parse(descriptor, work.bytes as u64)?;
-                stride.map(|stride| sum_of(&mapping, stride))
+                stride.map(|stride| sum_slice(&mapping, stride))
             }
             (Kind::Sidecar, _) => {
                 let page = &mut self.peer.page[..work.bytes];
                 receive_all(stream, page)?;
-                stride.map(|stride| sum_of(page, stride))
+                stride.map(|stride| sum_slice(page, stride))
             }
             (Kind::Fill { .. }, Some(stride)) => {
                 let memory = memory.context("a filled payload has no memory")?;

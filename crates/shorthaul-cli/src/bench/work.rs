@@ -176,16 +176,6 @@ impl Work {
     }
 }
 
-/// Sums the first byte of every `stride` bytes, as the library sums inline payloads: all of them in
-/// lanes that the compiler can vectorise, for 16-bit sums of 256 bytes can't overflow.
-pub(crate) fn sum_of(bytes: &[u8], stride: usize) -> u64 {
-    if stride > 1 {
-        return bytes.iter().step_by(stride).copied().map(u64::from).sum();
-    }
-    let chunks = bytes.chunks(256);
-    chunks.map(|chunk| u64::from(chunk.iter().map(|&byte| u16::from(byte)).sum::<u16>())).sum()
-}
-
 /// A warm source for payloads of `bytes` bytes: a byte is the number of its cache line.
 pub(crate) fn warm_source(bytes: usize) -> io::Result<PrivateMemory> {
     let mut source = PrivateMemory::new(bytes + WARM_STARTS * WARM_STEP)?;
@@ -259,6 +249,8 @@ const WARM_STARTS: usize = 64;
 
 #[cfg(test)]
 mod tests {
+    use shorthaul_platform::store::sum_slice;
+
     use super::*;
 
     #[test]
@@ -286,7 +278,7 @@ mod tests {
         for consume in [Consume::None, Consume::Sample, Consume::All] {
             assert_eq!(Consume::of_number(consume as u8), consume);
         }
-        assert_eq!((sum_of(&[200; 1000], 1), sum_of(&[1; 4097], 4096)), (200_000, 2));
+        assert_eq!((sum_slice(&[200; 1000], 1), sum_slice(&[1; 4097], 4096)), (200_000, 2));
     }
 
     #[test]

@@ -114,6 +114,18 @@ pub(crate) unsafe fn copy_out(dst: *mut u8, src: *const u8, bytes: usize) {
     unsafe { native::copy_out(dst, src, bytes) }
 }
 
+/// Adds up the first byte of every `stride` bytes of `bytes`, as
+/// [`SharedMapping::sum`](crate::memory::SharedMapping::sum) does of memory that others write.
+///
+/// # Panics
+///
+/// When `stride` is 0.
+#[must_use]
+pub fn sum_slice(bytes: &[u8], stride: usize) -> u64 {
+    // SAFETY: the pointer and length are those of a slice, which nobody writes while it lives.
+    unsafe { sum(bytes.as_ptr(), bytes.len(), stride) }
+}
+
 /// Adds up one byte of every `stride` bytes of shared memory at `src`: bytes 0, `stride`,
 /// 2 × `stride` and so on, below `bytes`. A stride of 1 adds up every byte.
 ///

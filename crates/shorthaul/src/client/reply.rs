@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use shorthaul_platform::memory::{Refusal, Refused, SealedMapping, Trust};
+use shorthaul_platform::store::sum_slice;
 
 use super::auto::{Auto, Direction, MethodKey, Plan};
 use super::buffer::Buffer;
@@ -224,7 +225,7 @@ impl Reply {
         let start = self.held.offset;
         match (&self.memory, &self.held.answer) {
             (Memory::Buffer, Some(buffer)) => buffer.sum(start..start + self.len(), stride),
-            _ => sum(self.as_slice().unwrap_or(&[]), stride),
+            _ => sum_slice(self.as_slice().unwrap_or(&[]), stride),
         }
     }
 
@@ -456,16 +457,4 @@ pub(super) fn outcome(answer: Answered<OwnedFd>, held: Held, common: &Common) ->
         (..) => Memory::Buffer,
     };
     Ok(Reply { response, lane, parts, memory, held, trust: common.trust })
-}
-
-fn sum(bytes: &[u8], stride: usize) -> u64 {
-    if stride > 1 {
-        return bytes.iter().step_by(stride).copied().map(u64::from).sum();
-    }
-    assert!(stride > 0, "a stride of 0 never ends");
-    // In lanes that the compiler can vectorise: 16-bit sums of 256 bytes can't overflow.
-    bytes
-        .chunks(256)
-        .map(|chunk| u64::from(chunk.iter().map(|&byte| u16::from(byte)).sum::<u16>()))
-        .sum()
 }

@@ -8,11 +8,12 @@ use clap::Args;
 use shorthaul::FillMethod;
 use shorthaul_platform::memory::{PeerMemfd, PrivateMemory, SealedMapping, SharedMapping};
 use shorthaul_platform::socket::stream_from_stdin;
+use shorthaul_platform::store::sum_slice;
 
 use super::{Maker, OPERATION, REGION, REGISTER, receive, receive_all, send};
 use crate::bench::method::{Kind, Memory, Put};
 use crate::bench::process::die_with_parent;
-use crate::bench::work::{REQUEST_BYTES, RESPONSE_BYTES, Work, sum_of};
+use crate::bench::work::{REQUEST_BYTES, RESPONSE_BYTES, Work};
 
 /// Answer as a method does, without RPC; its client is standard input.
 #[derive(Clone, Debug, Args)]
@@ -139,7 +140,7 @@ impl TwinServer {
         descriptor: Option<OwnedFd>,
     ) -> Result<u64> {
         let page = &mut self.page[..work.bytes];
-        let sum = |bytes: &[u8]| stride.map_or(0, |stride| sum_of(bytes, stride));
+        let sum = |bytes: &[u8]| stride.map_or(0, |stride| sum_slice(bytes, stride));
         Ok(match put {
             Put::Inline => {
                 receive_all(&self.stream, page)?;
