@@ -23,8 +23,10 @@
 //! write. Linux only.
 
 pub mod memory;
+pub mod pipe;
 pub mod signals;
 pub mod socket;
 pub mod store;
 pub mod topology;
+pub mod transfer;
 pub mod usage;

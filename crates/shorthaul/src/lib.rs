@@ -62,6 +62,7 @@ mod object;
 mod parts;
 mod payload;
 pub mod placement;
+pub mod relay;
 mod server;
 mod stream;
 mod threads;

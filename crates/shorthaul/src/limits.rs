@@ -119,6 +119,8 @@ pub(crate) const LENT_REST: Duration = Duration::from_secs(1);
 pub(crate) const POOL_BYTES_MAX: usize = 256 << 20;
 /// Blocks of one size class that a pool keeps.
 pub(crate) const POOL_BLOCKS_MAX: usize = 64;
+/// Bytes that a relay moves with one system call.
+pub const RELAY_CHUNK_BYTES_MAX: usize = 64 << 20;
 /// Methods whose payloads' sizes a client remembers for its automatic choices.
 pub(crate) const AUTO_METHODS_MAX: usize = 1024;
 /// Notices that wait to be read on a client; further ones push out the oldest.

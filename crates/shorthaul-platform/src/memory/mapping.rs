@@ -117,6 +117,21 @@ impl SharedMapping {
         usize::try_from(read).map_err(|_| io::Error::last_os_error())
     }
 
+    /// Reads up to `range.len()` of the bytes that come next from `stream` straight into the
+    /// mapping, and returns how many came; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// Those of read(2); `EFAULT` if pages of the mapping are gone.
+    ///
+    /// # Panics
+    /// If `range` is not inside the mapping.
+    pub fn read_next(&self, stream: BorrowedFd<'_>, range: Range<usize>) -> io::Result<usize> {
+        let (start, bytes) = self.part(range);
+        // SAFETY: the kernel writes at most `bytes` bytes at `start`, all of which are mapped.
+        let read = unsafe { libc::read(stream.as_raw_fd(), start.cast(), bytes) };
+        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+
     /// Writes up to `range.len()` bytes of the mapping to `file` at `file_offset`, and returns how
     /// many went. The kernel does the copying.
     ///

@@ -6,6 +6,7 @@
 //! | [`SharedMapping`] | both sides, at any moment | **never**: stores, checked copies, sums |
 //! | [`Draft`] | this process alone, until it is sealed | `&mut [u8]` |
 //! | [`SealedMapping`] | nobody any more | yes |
+//! | [`FileView`] | whoever has the file, which may shrink | **never**: the kernel reads it |
 //!
 //! [`Trust`] is the one way from shared memory to slices: its constructor is unsafe.
 //!
@@ -22,6 +23,7 @@ mod private;
 mod raw;
 mod sealed;
 mod trust;
+mod view;
 
 pub use atomics::SharedWord;
 pub use draft::{Draft, SealedFile};
@@ -31,6 +33,7 @@ pub use memfd::{Memfd, PeerMemfd, Refusal, Refused};
 pub use private::PrivateMemory;
 pub use sealed::SealedMapping;
 pub use trust::Trust;
+pub use view::FileView;
 
 /// Bytes in a page of this machine, as the kernel says it (4096 on x86-64; 16 or 64 KiB elsewhere).
 pub fn page_bytes() -> usize {

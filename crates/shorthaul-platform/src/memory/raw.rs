@@ -27,11 +27,22 @@ impl RawMapping {
         protection: ProtFlags,
         flags: MapFlags,
     ) -> io::Result<Self> {
+        Self::of_file_at(file, 0, bytes, protection, flags)
+    }
+
+    /// Maps `bytes` of `file` from `offset` on, a multiple of the page size.
+    pub(super) fn of_file_at(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        bytes: usize,
+        protection: ProtFlags,
+        flags: MapFlags,
+    ) -> io::Result<Self> {
         if bytes == 0 {
             return Ok(Self::empty());
         }
         // SAFETY: the kernel chooses a free range (no MAP_FIXED), so no memory of ours is replaced.
-        let start = unsafe { mm::mmap(ptr::null_mut(), bytes, protection, flags, file, 0) }?;
+        let start = unsafe { mm::mmap(ptr::null_mut(), bytes, protection, flags, file, offset) }?;
         Self::owning(start.cast(), bytes)
     }
 

@@ -1,0 +1,172 @@
+//! What the two ends of a relay are: looked at once, before anything is moved.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{self, FileType, OFlags, Stat};
+use rustix::net::{SocketType, sockopt};
+use shorthaul_platform::pipe::Origin;
+use shorthaul_platform::transfer::{self, WriteWay};
+
+use super::outcome::Fault;
+
+/// Where bytes come from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source<'a> {
+    pub(super) fd: BorrowedFd<'a>,
+    pub(super) kind: SourceKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SourceKind {
+    /// A file or block device of so many bytes.
+    Sized(u64),
+    /// A file that tells no size, such as those of /proc and /sys: it ends where reading ends.
+    Unsized,
+    Pipe,
+    Socket,
+    /// A character device, such as a terminal or /dev/zero.
+    Device,
+}
+
+/// Where bytes go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sink<'a> {
+    pub(super) fd: BorrowedFd<'a>,
+    pub(super) kind: SinkKind,
+    /// Whether its own mode is to return instead of waiting.
+    pub(super) is_nonblocking: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SinkKind {
+    /// A file or block device, written where its descriptor stands.
+    File,
+    /// A file that is only written at its end.
+    Appending,
+    Pipe,
+    Socket,
+    /// A character device, such as a terminal or /dev/null.
+    Device,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn look_at(fd: BorrowedFd<'a>) -> Result<Self, Fault> {
+        let stat = fs::fstat(fd).map_err(|error| look_failed("source", error))?;
+        let flags = fs::fcntl_getfl(fd).map_err(|error| look_failed("source", error))?;
+        if flags.contains(OFlags::PATH) || flags & OFlags::ACCMODE == OFlags::WRONLY {
+            return Err(misuse("the source is not open for reading"));
+        }
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile if stat.st_size > 0 => SourceKind::Sized(size(&stat)),
+            FileType::RegularFile => SourceKind::Unsized,
+            FileType::BlockDevice => SourceKind::Sized(device_size(fd)?),
+            FileType::Fifo => SourceKind::Pipe,
+            FileType::Socket => stream_socket(fd, "source").map(|()| SourceKind::Socket)?,
+            FileType::CharacterDevice => SourceKind::Device,
+            FileType::Directory => return Err(misuse("the source is a directory")),
+            _ => return Err(misuse("the source is no file, device, pipe or socket")),
+        };
+        Ok(Self { fd, kind })
+    }
+
+    /// Whether bytes are had from it once, and no offset names them.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self.kind, SourceKind::Pipe | SourceKind::Socket | SourceKind::Device)
+    }
+
+    /// Where a splice takes the bytes at `offset` from.
+    pub(super) fn origin(&self, offset: u64) -> Origin<'a> {
+        if self.is_stream() { Origin::Stream(self.fd) } else { Origin::File(self.fd, offset) }
+    }
+
+    /// How large it is now, if it was of known size.
+    pub(super) fn size_now(&self) -> io::Result<Option<u64>> {
+        let SourceKind::Sized(before) = self.kind else { return Ok(None) };
+        let stat = fs::fstat(self.fd)?;
+        // A block device tells its size elsewhere, and keeps it.
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        Ok(Some(if is_file { size(&stat) } else { before }))
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        match self.kind {
+            SourceKind::Sized(_) => "a file",
+            SourceKind::Unsized => "a file that tells no size",
+            SourceKind::Pipe => "a pipe",
+            SourceKind::Socket => "a socket",
+            SourceKind::Device => "a character device",
+        }
+    }
+}
+
+impl<'a> Sink<'a> {
+    pub(super) fn look_at(fd: BorrowedFd<'a>) -> Result<Self, Fault> {
+        let stat = fs::fstat(fd).map_err(|error| look_failed("sink", error))?;
+        let flags = fs::fcntl_getfl(fd).map_err(|error| look_failed("sink", error))?;
+        if flags.contains(OFlags::PATH) || flags & OFlags::ACCMODE == OFlags::RDONLY {
+            return Err(misuse("the sink is not open for writing"));
+        }
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile if flags.contains(OFlags::APPEND) => SinkKind::Appending,
+            FileType::RegularFile | FileType::BlockDevice => SinkKind::File,
+            FileType::Fifo => SinkKind::Pipe,
+            FileType::Socket => stream_socket(fd, "sink").map(|()| SinkKind::Socket)?,
+            FileType::CharacterDevice => SinkKind::Device,
+            FileType::Directory => return Err(misuse("the sink is a directory")),
+            _ => return Err(misuse("the sink is no file, device, pipe or socket")),
+        };
+        Ok(Self { fd, kind, is_nonblocking: flags.contains(OFlags::NONBLOCK) })
+    }
+
+    /// How bytes are given to it, if a call that waits for it `is_bounded`.
+    pub(super) fn write_way(&self, is_bounded: bool) -> WriteWay {
+        match self.kind {
+            SinkKind::Socket if is_bounded => WriteWay::SendNow,
+            SinkKind::Socket => WriteWay::Send,
+            SinkKind::Pipe if is_bounded && !self.is_nonblocking => WriteWay::PlainNow,
+            _ => WriteWay::Plain,
+        }
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        match self.kind {
+            SinkKind::File => "a file",
+            SinkKind::Appending => "a file that appends",
+            SinkKind::Pipe => "a pipe",
+            SinkKind::Socket => "a socket",
+            SinkKind::Device => "a character device",
+        }
+    }
+}
+
+fn size(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
+}
+
+fn device_size(fd: BorrowedFd<'_>) -> Result<u64, Fault> {
+    let size = transfer::block_device_bytes(fd);
+    size.map_err(|cause| Fault::Io { context: "can't learn the size of the source", cause })
+}
+
+/// Sockets with message boundaries would lose them, silently.
+fn stream_socket(fd: BorrowedFd<'_>, end: &str) -> Result<(), Fault> {
+    match sockopt::socket_type(fd) {
+        Ok(SocketType::STREAM) => Ok(()),
+        Ok(_) => Err(Fault::Misuse(format!("the {end} is a socket, but no stream"))),
+        Err(error) => Err(look_failed("socket", error)),
+    }
+}
+
+fn misuse(what: &str) -> Fault {
+    Fault::Misuse(what.to_owned())
+}
+
+fn look_failed(end: &'static str, error: rustix::io::Errno) -> Fault {
+    let context = match end {
+        "source" => "can't look at the source",
+        "sink" => "can't look at the sink",
+        _ => "can't look at the socket",
+    };
+    Fault::Io { context, cause: error.into() }
+}

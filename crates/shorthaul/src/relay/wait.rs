@@ -1,0 +1,139 @@
+//! Waiting for one end of a relay: for as long as its deadline, a cancel and a check allow.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{self, EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+use super::outcome::Fault;
+
+/// A switch that ends relays, from any thread: also those that wait for a slow sink.
+#[derive(Clone)]
+pub struct Cancel {
+    state: Arc<CancelState>,
+}
+
+struct CancelState {
+    is_cancelled: AtomicBool,
+    /// Readable once it is cancelled, for those that poll.
+    bell: OwnedFd,
+}
+
+impl Cancel {
+    /// A switch that is not thrown yet.
+    ///
+    /// # Errors
+    /// Those of eventfd(2): out of descriptors.
+    pub fn new() -> std::io::Result<Self> {
+        let bell = event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let state = CancelState { is_cancelled: AtomicBool::new(false), bell };
+        Ok(Self { state: Arc::new(state) })
+    }
+
+    /// Ends every relay that has this switch, now and later.
+    pub fn cancel(&self) {
+        self.state.is_cancelled.store(true, Ordering::Release);
+        // It fails only when it is rung 2^64 - 1 times.
+        rustix::io::write(&self.state.bell, &1_u64.to_ne_bytes()).ok();
+    }
+
+    /// Whether it was thrown.
+    pub fn is_cancelled(&self) -> bool {
+        self.state.is_cancelled.load(Ordering::Acquire)
+    }
+}
+
+impl fmt::Debug for Cancel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cancel").field("is_cancelled", &self.is_cancelled()).finish_non_exhaustive()
+    }
+}
+
+/// What a relay may wait for.
+pub(super) struct Patience<'a> {
+    /// When it ends in any case.
+    pub(super) until: Option<Instant>,
+    pub(super) cancel: Option<&'a Cancel>,
+    /// Whether its work is wanted no more: asked now and then.
+    pub(super) is_unwanted: Option<&'a dyn Fn() -> bool>,
+}
+
+impl Patience<'_> {
+    /// Whether no call may wait for longer than it is allowed to, whatever a descriptor's own mode.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.until.is_some() || self.cancel.is_some() || self.is_unwanted.is_some()
+    }
+
+    /// Whether it is over.
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        if self.cancel.is_some_and(Cancel::is_cancelled)
+            || self.is_unwanted.is_some_and(|is_unwanted| is_unwanted())
+        {
+            return Err(Fault::Cancelled);
+        }
+        if self.until.is_some_and(|until| Instant::now() >= until) {
+            return Err(Fault::DeadlineExceeded);
+        }
+        Ok(())
+    }
+
+    /// For how long a call may wait before [`Patience::check`] is due again.
+    pub(super) fn slice(&self) -> Option<Duration> {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        let looks = self.is_unwanted.is_some().then_some(LOOK_INTERVAL);
+        left.into_iter().chain(looks).min()
+    }
+
+    /// Waits until `sink` takes bytes, or has an error to tell.
+    pub(super) fn wait_for_sink(&self, sink: BorrowedFd<'_>) -> Result<(), Fault> {
+        self.wait(&[PollFd::from_borrowed_fd(sink, PollFlags::OUT)])
+    }
+
+    /// Waits until `source` has bytes, or ends. If `sink` hangs up meanwhile there is nothing to
+    /// wait for any more.
+    pub(super) fn wait_for_source(
+        &self,
+        source: BorrowedFd<'_>,
+        sink: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Fault> {
+        let source = PollFd::from_borrowed_fd(source, PollFlags::IN);
+        match sink {
+            // Of what isn't asked for, only a hang-up or an error shows.
+            Some(sink) => self.wait(&[source, PollFd::from_borrowed_fd(sink, PollFlags::empty())]),
+            None => self.wait(&[source]),
+        }
+    }
+
+    /// Waits for the first of `ends`; the others may only end the wait.
+    fn wait(&self, ends: &[PollFd<'_>]) -> Result<(), Fault> {
+        let bell = self.cancel.map(|cancel| cancel.state.bell.as_fd());
+        let bell = bell.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN));
+        let mut all: SmallVec<[PollFd<'_>; 3]> = ends.iter().cloned().chain(bell).collect();
+        // Ends at the deadline; without one, when the end is ready, as a call that waits would.
+        loop {
+            self.check()?;
+            let timeout = self.slice().map(|slice| Timespec::try_from(slice).unwrap_or(FOR_EVER));
+            match event::poll(&mut all, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(cause) => {
+                    return Err(Fault::Io { context: "can't wait", cause: cause.into() });
+                }
+            }
+            if !all[0].revents().is_empty() {
+                return Ok(());
+            }
+            if ends.len() > 1 && !all[1].revents().is_empty() {
+                return Err(Fault::SinkClosed);
+            }
+        }
+    }
+}
+
+/// How often is asked whether the relay is wanted still, while it waits.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const FOR_EVER: Timespec = Timespec { tv_sec: i32::MAX as i64, tv_nsec: 0 };
