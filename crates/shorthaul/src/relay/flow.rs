@@ -49,7 +49,7 @@ impl From<Fault> for Halt {
 pub(super) enum End {
     Source,
     Sink,
-    /// A splice from a pipe or socket to a pipe: it doesn't tell which of them has to be waited for.
+    /// A splice between two streams: it doesn't tell which of them has to be waited for.
     Either,
 }
 

@@ -19,7 +19,7 @@ pub struct Relayed {
 
 /// Why a relay did not move all of its range, and how far it came.
 #[derive(Debug, thiserror::Error)]
-#[error("{fault}; {} {} relayed", .relayed.bytes, if .relayed.bytes == 1 { "byte was" } else { "bytes were" })]
+#[error("{fault}; bytes relayed: {}", .relayed.bytes)]
 #[non_exhaustive]
 pub struct RelayError {
     /// What went wrong.
