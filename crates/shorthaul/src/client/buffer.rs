@@ -1,11 +1,14 @@
 //! The client's memory that servers fill, and read uploads from.
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Range, RangeBounds};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use shorthaul_platform::memory::{SharedMapping, Trust};
 use shorthaul_platform::store::Store;
+
+use crate::relay::{Relay, RelayError, Relayed};
 
 /// Memory that a server can fill and read: registered once, used for many calls, given back on
 /// drop.
@@ -76,6 +79,27 @@ impl Buffer {
     /// If `at + source.len()` is past the end.
     pub fn copy_from(&mut self, at: usize, source: &[u8]) {
         self.memory.copy_in(at, source, Store::Ordinary);
+    }
+
+    /// Relays the bytes of `range` from `source` to `at`: the kernel reads them straight into the
+    /// buffer, and gives how many. Of a source that tells no size it takes no more than fits.
+    ///
+    /// # Errors
+    /// As [`Relay::run`]; also [`Misuse`](crate::relay::Fault::Misuse) if the range is larger than
+    /// the room behind `at`, and [`Unsupported`](crate::relay::Fault::Unsupported) for methods
+    /// other than auto and rw.
+    ///
+    /// # Panics
+    /// If `at` is past the end.
+    pub fn relay_from(
+        &mut self,
+        at: usize,
+        relay: &mut Relay,
+        source: impl AsFd,
+        range: impl RangeBounds<u64>,
+    ) -> Result<Relayed, RelayError> {
+        assert!(at <= self.len(), "byte {at} of a buffer of {}", self.len());
+        relay.run_into_memory(source, range, &self.memory, at..self.len())
     }
 
     /// Writes `value` to every byte of `range`.

@@ -2,21 +2,21 @@
 
 use rustix::fs;
 
-use super::ends::{SinkKind, SourceKind};
+use super::ends::{Sink, SinkKind, SourceKind};
 use super::flow::{End, Flow, Halt};
 
 /// Moves what is left.
-pub(super) fn run(flow: &mut Flow<'_>) -> Result<(), Halt> {
+pub(super) fn run(flow: &mut Flow<'_>, sink: &Sink<'_>) -> Result<(), Halt> {
     let is_possible =
-        matches!(flow.source.kind, SourceKind::Sized(_)) && flow.sink.kind == SinkKind::File;
+        matches!(flow.source.kind, SourceKind::Sized(_)) && sink.kind == SinkKind::File;
     if !is_possible {
         return Err(Halt::Unsupported("it goes from file to file, and appends to none".into()));
     }
-    let (source, sink) = (flow.source.fd, flow.sink.fd);
+    let (source, sink) = (flow.source.fd, sink.fd);
     // Ends with the range or the source, one chunk or an error further each turn.
     while flow.next_chunk() > 0 {
         let (mut offset, bytes) = (flow.offset(), flow.next_chunk());
-        let moved = flow.call(End::Sink, || {
+        let moved = flow.call(End::Sink(sink), || {
             Ok(fs::copy_file_range(source, Some(&mut offset), sink, None, bytes)?)
         })?;
         if moved == 0 {

@@ -70,6 +70,19 @@ impl<'a> Source<'a> {
         Ok(Self { fd, kind })
     }
 
+    /// Whether it is a file that tells no size because there is nothing in it.
+    pub(super) fn is_empty_file(&self) -> bool {
+        let mut byte = [0];
+        self.kind == SourceKind::Unsized && rustix::io::pread(self.fd, &mut byte, 0) == Ok(0)
+    }
+
+    /// Whether it is of a file system whose files have less in them than they tell: those of /sys
+    /// tell a whole page.
+    pub(super) fn tells_wrong_sizes(&self) -> bool {
+        let magic = fs::fstatfs(self.fd).map(|found| found.f_type);
+        magic.is_ok_and(|magic| MADE_UP_FILES.contains(&magic))
+    }
+
     /// Whether bytes are had from it once, and no offset names them.
     pub(super) fn is_stream(&self) -> bool {
         matches!(self.kind, SourceKind::Pipe | SourceKind::Socket | SourceKind::Device)
@@ -170,3 +183,8 @@ fn look_failed(end: &'static str, error: rustix::io::Errno) -> Fault {
     };
     Fault::Io { context, cause: error.into() }
 }
+
+/// File systems that make their files' contents when they are read: sysfs, proc, configfs, debugfs,
+/// tracefs, securityfs, cgroup2. See linux/magic.h.
+const MADE_UP_FILES: [fs::FsWord; 7] =
+    [0x6265_6572, 0x9fa0, 0x6265_6570, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0x6367_7270];

@@ -1,6 +1,7 @@
 //! A relay under way: what is to be moved, how far it is, and how its calls are made.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -8,18 +9,21 @@ use rustix::net::sockopt::{self, Timeout};
 
 use super::ends::{Sink, SinkKind, Source};
 use super::method::Method;
-use super::outcome::Fault;
+use super::outcome::{Fault, RelayError, Relayed};
 use super::wait::Patience;
 use super::{Progress, ProgressFn};
 
 /// A relay under way.
 pub(super) struct Flow<'a> {
     pub(super) source: Source<'a>,
-    pub(super) sink: Sink<'a>,
+    /// The sink, if it is one that can hang up: then there is nothing to wait for any more.
+    pub(super) watched: Option<BorrowedFd<'a>>,
     /// Offset of the first byte.
     pub(super) start: u64,
     /// Bytes in all, if that is known.
     pub(super) bytes: Option<u64>,
+    /// Whether somebody has asked for just these; else they are what the source says it has.
+    pub(super) is_end_asked: bool,
     pub(super) chunk_bytes: usize,
     pub(super) patience: Patience<'a>,
     pub(super) on_progress: Option<&'a mut ProgressFn>,
@@ -45,15 +49,15 @@ impl From<Fault> for Halt {
 }
 
 /// The end of a relay that a call is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End<'a> {
     Source,
-    Sink,
+    Sink(BorrowedFd<'a>),
     /// A splice between two streams: it doesn't tell which of them has to be waited for.
-    Either,
+    Either(BorrowedFd<'a>),
 }
 
-impl<'a> Flow<'a> {
+impl Flow<'_> {
     /// Bytes of the next chunk; 0 when all are taken.
     pub(super) fn next_chunk(&self) -> usize {
         match self.bytes {
@@ -87,19 +91,18 @@ impl<'a> Flow<'a> {
 
     /// What it means that the source has no more: the end, or that it came too soon.
     pub(super) fn source_ended(&self) -> Result<(), Halt> {
-        match self.bytes {
-            None => Ok(()),
-            Some(bytes) => {
-                let (at, end) = (self.offset(), self.start + bytes);
-                Err(Halt::Fault(Fault::SourceEnded { at, end }))
-            }
+        let Some(bytes) = self.bytes else { return Ok(()) };
+        if !self.is_end_asked && self.source.tells_wrong_sizes() {
+            return Ok(());
         }
+        let (at, end) = (self.offset(), self.start + bytes);
+        Err(Halt::Fault(Fault::SourceEnded { at, end }))
     }
 
     /// Makes a call that moves bytes, again as long as it has to wait for `end`.
     pub(super) fn call(
         &mut self,
-        end: End,
+        end: End<'_>,
         mut call: impl FnMut() -> io::Result<usize>,
     ) -> Result<usize, Halt> {
         let mut waits = 0_u32;
@@ -120,35 +123,37 @@ impl<'a> Flow<'a> {
                         std::thread::sleep(NAP);
                     }
                 }
-                _ => return Err(self.halt(end, error)),
+                _ => return Err(Self::halt(end, error)),
             }
         }
     }
 
-    fn wait(&self, end: End) -> Result<(), Fault> {
-        if end != End::Sink {
-            self.patience.wait_for_source(self.source.fd, Some(self.sink.fd))?;
+    /// Waits until the source has bytes, or ends.
+    pub(super) fn wait_for_source(&self) -> Result<(), Fault> {
+        self.patience.wait_for_source(self.source.fd, self.watched)
+    }
+
+    fn wait(&self, end: End<'_>) -> Result<(), Fault> {
+        match end {
+            End::Source => self.wait_for_source(),
+            End::Sink(sink) => self.patience.wait_for_sink(sink),
+            End::Either(sink) => {
+                self.wait_for_source()?;
+                self.patience.wait_for_sink(sink)
+            }
         }
-        if end != End::Source {
-            self.patience.wait_for_sink(self.sink.fd)?;
-        }
-        Ok(())
     }
 
     /// What an error of a call means.
-    fn halt(&self, end: End, cause: io::Error) -> Halt {
-        let errno = Errno::from_io_error(&cause);
-        if errno.is_some_and(|errno| NOT_POSSIBLE.contains(&errno)) {
-            return Halt::Unsupported(cause.to_string());
-        }
-        let is_of_sink = end != End::Source;
-        if is_of_sink && matches!(errno, Some(Errno::PIPE | Errno::CONNRESET)) {
-            return Halt::Fault(Fault::SinkClosed);
-        }
-        let context = match end {
-            End::Source => "can't read the source",
-            End::Sink => "can't write to the sink",
-            End::Either => "can't move bytes from the source to the sink",
+    fn halt(end: End<'_>, cause: io::Error) -> Halt {
+        let context = match (end, Errno::from_io_error(&cause)) {
+            (_, Some(errno)) if NOT_POSSIBLE.contains(&errno) => {
+                return Halt::Unsupported(cause.to_string());
+            }
+            (End::Source, _) => "can't read the source",
+            (_, Some(Errno::PIPE | Errno::CONNRESET)) => return Halt::Fault(Fault::SinkClosed),
+            (End::Sink(_), _) => "can't write to the sink",
+            (End::Either(_), _) => "can't move bytes from the source to the sink",
         };
         Halt::Fault(Fault::Io { context, cause })
     }
@@ -156,12 +161,13 @@ impl<'a> Flow<'a> {
     /// Gives all of what `write` can give: it is told where to begin, and how many bytes are left.
     pub(super) fn give_all(
         &mut self,
+        sink: BorrowedFd<'_>,
         bytes: usize,
         mut write: impl FnMut(usize) -> io::Result<usize>,
     ) -> Result<(), Halt> {
         let mut given = 0;
         while given < bytes {
-            let part = self.call(End::Sink, || write(given))?;
+            let part = self.call(End::Sink(sink), || write(given))?;
             if part == 0 {
                 let cause = io::ErrorKind::WriteZero.into();
                 return Err(Halt::Fault(Fault::Io { context: "can't write to the sink", cause }));
@@ -186,16 +192,30 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// For methods whose calls wait for a socket however they are made.
-    pub(super) fn limit_sends(&self) -> Option<SendLimit<'a>> {
-        let waits = self.sink.kind == SinkKind::Socket && !self.sink.is_nonblocking;
-        (waits && self.patience.is_bounded()).then(|| SendLimit::begin(&self.sink)).flatten()
+    /// How it went, in public words.
+    pub(super) fn finish(
+        self,
+        method: Method,
+        moved: Result<(), Halt>,
+        sink_kind: &'static str,
+    ) -> Result<Relayed, RelayError> {
+        let relayed = Relayed { bytes: self.given, calls: self.calls, method };
+        let fault = match moved {
+            Ok(()) => return Ok(relayed),
+            Err(Halt::Fault(fault)) => fault,
+            Err(Halt::Unsupported(why)) => {
+                let source_kind = self.source.name();
+                Fault::Unsupported { method, source_kind, sink_kind, why }
+            }
+        };
+        let bytes_lost = if self.source.is_stream() { self.taken - self.given } else { 0 };
+        Err(RelayError { fault, relayed, bytes_lost })
     }
 
-    /// That the method can't do this, in the words of the public error.
-    pub(super) fn unsupported(&self, method: Method, why: String) -> Fault {
-        let (source_kind, sink_kind) = (self.source.name(), self.sink.name());
-        Fault::Unsupported { method, source_kind, sink_kind, why }
+    /// For methods whose calls wait for a socket however they are made.
+    pub(super) fn limit_sends<'s>(&self, sink: &Sink<'s>) -> Option<SendLimit<'s>> {
+        let waits = sink.kind == SinkKind::Socket && !sink.is_nonblocking;
+        (waits && self.patience.is_bounded()).then(|| SendLimit::begin(sink)).flatten()
     }
 }
 

@@ -2,12 +2,12 @@
 
 use shorthaul_platform::memory::FileView;
 
-use super::ends::SourceKind;
+use super::ends::{Sink, SourceKind};
 use super::flow::{End, Flow, Halt};
 use super::outcome::Fault;
 
 /// Moves what is left.
-pub(super) fn run(flow: &mut Flow<'_>) -> Result<(), Halt> {
+pub(super) fn run(flow: &mut Flow<'_>, sink: &Sink<'_>) -> Result<(), Halt> {
     if !matches!(flow.source.kind, SourceKind::Sized(_)) {
         return Err(Halt::Unsupported("only files and block devices can be mapped".into()));
     }
@@ -16,18 +16,18 @@ pub(super) fn run(flow: &mut Flow<'_>) -> Result<(), Halt> {
         let bytes = usize::try_from(left).map_or(VIEW_BYTES, |left| left.min(VIEW_BYTES));
         let view = FileView::map(flow.source.fd, flow.offset(), bytes)
             .map_err(|error| Halt::Unsupported(error.to_string()))?;
-        give_view(flow, &view).map_err(|halt| explain(flow, halt))?;
+        give_view(flow, sink, &view).map_err(|halt| explain(flow, halt))?;
     }
     // The end of the last page may have been cut off, or the sink may not have looked.
     flow.ensure_not_cut()
 }
 
-fn give_view(flow: &mut Flow<'_>, view: &FileView) -> Result<(), Halt> {
-    let (sink, way) = (flow.sink.fd, flow.sink.write_way(flow.patience.is_bounded()));
+fn give_view(flow: &mut Flow<'_>, sink: &Sink<'_>, view: &FileView) -> Result<(), Halt> {
+    let (sink, way) = (sink.fd, sink.write_way(flow.patience.is_bounded()));
     let mut given = 0;
     while given < view.len() {
         let chunk = flow.chunk_bytes.min(view.len() - given);
-        let part = flow.call(End::Sink, || view.write_to(given..given + chunk, sink, way))?;
+        let part = flow.call(End::Sink(sink), || view.write_to(given..given + chunk, sink, way))?;
         given += part;
         flow.taken += part as u64;
         flow.arrived(part)?;

@@ -1,5 +1,5 @@
-//! Relays: a byte range of a file, pipe or socket into another, without the caller touching the
-//! bytes.
+//! Relays: a byte range of a file, pipe or socket into another, or into a registered buffer,
+//! without the caller touching the bytes.
 //!
 //! ```
 //! use std::fs::File;
@@ -45,6 +45,7 @@ mod auto;
 mod copy_file_range;
 mod ends;
 mod flow;
+mod memory;
 mod method;
 mod mmap;
 mod outcome;
@@ -54,11 +55,11 @@ mod splice;
 mod wait;
 
 use std::fmt;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use shorthaul_platform::memory::PrivateMemory;
+use shorthaul_platform::memory::{PrivateMemory, SharedMapping};
 use shorthaul_platform::pipe::Pipe;
 use shorthaul_platform::signals::QuietSignals;
 
@@ -69,6 +70,7 @@ pub use self::outcome::{Fault, RelayError, Relayed};
 pub use self::wait::Cancel;
 use self::wait::Patience;
 use crate::limits::RELAY_CHUNK_BYTES_MAX;
+use crate::threads::deadline_after;
 
 /// Moves byte ranges from sources to sinks. It keeps a buffer and a pipe, so one that is used for
 /// many runs spares making them.
@@ -169,8 +171,26 @@ impl Relay {
         range: impl RangeBounds<u64>,
         sink: impl AsFd,
     ) -> Result<Relayed, RelayError> {
-        let until = self.deadline.map(crate::threads::deadline_after);
-        self.run_between(source.as_fd(), Span::of(&range), sink.as_fd(), until, None)
+        let until = self.deadline.map(deadline_after);
+        self.run_between(source.as_fd(), Span::of(&range), sink.as_fd(), until)
+    }
+
+    /// Moves the bytes of `range` from `source` into `memory` at `room.start`; into no more than
+    /// `room`, and of a source that tells no size no more than fits.
+    pub(crate) fn run_into_memory(
+        &mut self,
+        source: impl AsFd,
+        range: impl RangeBounds<u64>,
+        memory: &SharedMapping,
+        room: Range<usize>,
+    ) -> Result<Relayed, RelayError> {
+        let (method, until) = (self.method, self.deadline.map(deadline_after));
+        let Prepared { mut flow, .. } = self.prepare(source.as_fd(), Span::of(&range), until)?;
+        let moved = match method {
+            Method::Auto | Method::ReadWrite => memory::run(&mut flow, memory, room),
+            _ => Err(Halt::Unsupported("memory of this process is read into".into())),
+        };
+        flow.finish(method, moved, "memory")
     }
 
     fn run_between(
@@ -179,34 +199,49 @@ impl Relay {
         span: Span,
         sink: BorrowedFd<'_>,
         until: Option<Instant>,
-        is_unwanted: Option<&dyn Fn() -> bool>,
     ) -> Result<Relayed, RelayError> {
-        let ends = Source::look_at(source).and_then(|source| Ok((source, Sink::look_at(sink)?)));
-        let spanned = ends.and_then(|(source, sink)| Ok((source, sink, span.within(&source)?)));
-        let (source, sink, bytes) =
+        let method = self.method;
+        let sink = Sink::look_at(sink).map_err(|fault| RelayError::before_any(fault, method))?;
+        let Prepared { mut flow, tools } = self.prepare(source, span, until)?;
+        flow.watched = Some(sink.fd);
+        // Writing to what nobody reads is an error here, not a signal.
+        let quiet = QuietSignals::begin();
+        let (method, moved) = run_methods(method, &mut flow, &sink, tools);
+        drop(quiet);
+        flow.finish(method, moved, sink.name())
+    }
+
+    fn prepare<'a>(
+        &'a mut self,
+        source: BorrowedFd<'a>,
+        span: Span,
+        until: Option<Instant>,
+    ) -> Result<Prepared<'a>, RelayError> {
+        let source = Source::look_at(source);
+        let spanned = source.and_then(|source| Ok((source, span.within(&source)?)));
+        let (source, bytes) =
             spanned.map_err(|fault| RelayError::before_any(fault, self.method))?;
-        let mut flow = Flow {
+        let flow = Flow {
             source,
-            sink,
+            watched: None,
             start: span.start,
             bytes,
+            is_end_asked: span.end.is_some(),
             chunk_bytes: self.chunk_bytes,
-            patience: Patience { until, cancel: self.cancel.as_ref(), is_unwanted },
+            patience: Patience { until, cancel: self.cancel.as_ref(), is_unwanted: None },
             on_progress: self.on_progress.as_deref_mut(),
             taken: 0,
             given: 0,
             calls: 0,
         };
-        // Writing to what nobody reads is an error here, not a signal.
-        let quiet = QuietSignals::begin();
-        let (method, moved) = run_methods(self.method, &mut flow, &mut self.tools);
-        drop(quiet);
-        let relayed = Relayed { bytes: flow.given, calls: flow.calls, method };
-        moved.map(|()| relayed).map_err(|fault| {
-            let bytes_lost = if source.is_stream() { flow.taken - flow.given } else { 0 };
-            RelayError { fault, relayed, bytes_lost }
-        })
+        Ok(Prepared { flow, tools: &mut self.tools })
     }
+}
+
+/// What a run works with.
+struct Prepared<'a> {
+    flow: Flow<'a>,
+    tools: &'a mut Tools,
 }
 
 /// Runs one method, or with `auto` one after the other until one can; each goes on where the one
@@ -214,41 +249,50 @@ impl Relay {
 fn run_methods(
     method: Method,
     flow: &mut Flow<'_>,
+    sink: &Sink<'_>,
     tools: &mut Tools,
-) -> (Method, Result<(), Fault>) {
-    if let Err(fault) = flow.patience.check() {
-        return (method, Err(fault));
+) -> (Method, Result<(), Halt>) {
+    if flow.bytes == Some(0) {
+        return (method, Ok(()));
+    }
+    if flow.source.is_empty_file() {
+        return (method, flow.source_ended());
     }
     let only = [method];
     let methods = match method {
-        Method::Auto => auto::methods(&flow.source, &flow.sink),
+        Method::Auto => auto::methods(&flow.source, sink),
         _ => &only,
     };
-    for (index, &method) in methods.iter().enumerate() {
-        let fault = match run_method(method, flow, tools) {
-            Ok(()) => return (method, Ok(())),
-            Err(Halt::Unsupported(_)) if index + 1 < methods.len() => {
-                if !flow.source.is_stream() {
-                    // What a method took and didn't give is read again.
-                    flow.taken = flow.given;
-                }
-                continue;
-            }
-            Err(Halt::Unsupported(why)) => flow.unsupported(method, why),
-            Err(Halt::Fault(fault)) => fault,
-        };
-        return (method, Err(fault));
+    let mut moved = (method, flow.patience.check().map_err(Halt::Fault));
+    for &method in methods {
+        let can_go_on = matches!(moved.1, Ok(()) | Err(Halt::Unsupported(_)));
+        if !can_go_on {
+            break;
+        }
+        if !flow.source.is_stream() {
+            // What a method took and didn't give is read again.
+            flow.taken = flow.given;
+        }
+        moved = (method, run_method(method, flow, sink, tools));
+        if moved.1.is_ok() {
+            break;
+        }
     }
-    unreachable!("there is a last method")
+    moved
 }
 
-fn run_method(method: Method, flow: &mut Flow<'_>, tools: &mut Tools) -> Result<(), Halt> {
+fn run_method(
+    method: Method,
+    flow: &mut Flow<'_>,
+    sink: &Sink<'_>,
+    tools: &mut Tools,
+) -> Result<(), Halt> {
     match method {
-        Method::Auto | Method::ReadWrite => rw::run(flow, tools),
-        Method::Map => mmap::run(flow),
-        Method::Splice => splice::run(flow, tools),
-        Method::SendFile => sendfile::run(flow),
-        Method::CopyFileRange => copy_file_range::run(flow),
+        Method::Auto | Method::ReadWrite => rw::run(flow, sink, tools),
+        Method::Map => mmap::run(flow, sink),
+        Method::Splice => splice::run(flow, sink, tools),
+        Method::SendFile => sendfile::run(flow, sink),
+        Method::CopyFileRange => copy_file_range::run(flow, sink),
     }
 }
 

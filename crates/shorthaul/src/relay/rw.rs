@@ -8,10 +8,11 @@ use rustix::io::{Errno, pread, read};
 use shorthaul_platform::transfer::{self, WriteWay};
 
 use super::Tools;
+use super::ends::Sink;
 use super::flow::{End, Flow, Halt};
 
 /// Moves what is left.
-pub(super) fn run(flow: &mut Flow<'_>, tools: &mut Tools) -> Result<(), Halt> {
+pub(super) fn run(flow: &mut Flow<'_>, sink: &Sink<'_>, tools: &mut Tools) -> Result<(), Halt> {
     let buffer = tools.buffer(flow.chunk_bytes)?;
     // Ends with the range or the source, one chunk or an error further each turn.
     while flow.next_chunk() > 0 {
@@ -19,7 +20,7 @@ pub(super) fn run(flow: &mut Flow<'_>, tools: &mut Tools) -> Result<(), Halt> {
         if bytes == 0 {
             return flow.source_ended();
         }
-        give(flow, &buffer[..bytes])?;
+        give(flow, sink, &buffer[..bytes])?;
     }
     Ok(())
 }
@@ -29,7 +30,7 @@ fn take(flow: &mut Flow<'_>, buffer: &mut [u8]) -> Result<usize, Halt> {
     let (source, bytes, offset) = (flow.source, flow.next_chunk(), flow.offset());
     let target = &mut buffer[..bytes];
     if source.is_stream() && flow.patience.is_bounded() {
-        flow.patience.wait_for_source(source.fd, Some(flow.sink.fd))?;
+        flow.wait_for_source()?;
     }
     let taken = flow.call(End::Source, || {
         let taken = match source.is_stream() {
@@ -43,11 +44,11 @@ fn take(flow: &mut Flow<'_>, buffer: &mut [u8]) -> Result<usize, Halt> {
 }
 
 /// Gives all of `bytes`.
-pub(super) fn give(flow: &mut Flow<'_>, bytes: &[u8]) -> Result<(), Halt> {
-    let sink = flow.sink.fd;
-    let mut way = flow.sink.write_way(flow.patience.is_bounded());
+pub(super) fn give(flow: &mut Flow<'_>, sink: &Sink<'_>, bytes: &[u8]) -> Result<(), Halt> {
+    let mut way = sink.write_way(flow.patience.is_bounded());
+    let sink = sink.fd;
     let mut is_careful = false;
-    flow.give_all(bytes.len(), |from| {
+    flow.give_all(sink, bytes.len(), |from| {
         let bytes = &bytes[from..];
         if is_careful {
             return write_carefully(sink, bytes);

@@ -1,20 +1,22 @@
 //! splice(2): pages change hands, and bytes are copied only if the sink has to have its own.
 
+use std::os::fd::BorrowedFd;
+
 use shorthaul_platform::pipe::{self, Pipe};
 
-use super::ends::{SinkKind, SourceKind};
+use super::ends::{Sink, SinkKind, SourceKind};
 use super::flow::{End, Flow, Halt};
 use super::{Tools, rw};
 
 /// Moves what is left.
-pub(super) fn run(flow: &mut Flow<'_>, tools: &mut Tools) -> Result<(), Halt> {
-    if flow.sink.kind == SinkKind::Appending {
+pub(super) fn run(flow: &mut Flow<'_>, sink: &Sink<'_>, tools: &mut Tools) -> Result<(), Halt> {
+    if sink.kind == SinkKind::Appending {
         return Err(Halt::Unsupported("the kernel splices nothing to files that append".into()));
     }
-    let limit = flow.limit_sends();
-    let moved = match (flow.source.kind, flow.sink.kind) {
-        (SourceKind::Pipe, _) | (_, SinkKind::Pipe) => directly(flow),
-        _ => by_pipe(flow, tools),
+    let limit = flow.limit_sends(sink);
+    let moved = match (flow.source.kind, sink.kind) {
+        (SourceKind::Pipe, _) | (_, SinkKind::Pipe) => directly(flow, sink.fd),
+        _ => by_pipe(flow, sink, tools),
     };
     drop(limit);
     moved?;
@@ -22,14 +24,14 @@ pub(super) fn run(flow: &mut Flow<'_>, tools: &mut Tools) -> Result<(), Halt> {
 }
 
 /// Source or sink is a pipe itself.
-fn directly(flow: &mut Flow<'_>) -> Result<(), Halt> {
+fn directly(flow: &mut Flow<'_>, sink: BorrowedFd<'_>) -> Result<(), Halt> {
     let waits = !flow.patience.is_bounded();
-    let (source, sink) = (flow.source, flow.sink.fd);
-    let end = if source.is_stream() { End::Either } else { End::Sink };
+    let source = flow.source;
+    let end = if source.is_stream() { End::Either(sink) } else { End::Sink(sink) };
     // Ends with the range or the source, one chunk or an error further each turn.
     while flow.next_chunk() > 0 {
         if source.is_stream() && !waits {
-            flow.patience.wait_for_source(source.fd, Some(sink))?;
+            flow.wait_for_source()?;
         }
         let (offset, bytes) = (flow.offset(), flow.next_chunk());
         let moved = flow.call(end, || pipe::splice(source.origin(offset), sink, bytes, waits))?;
@@ -43,12 +45,14 @@ fn directly(flow: &mut Flow<'_>) -> Result<(), Halt> {
 }
 
 /// Through a pipe of our own, which goes back to the tools only if it is empty.
-fn by_pipe(flow: &mut Flow<'_>, tools: &mut Tools) -> Result<(), Halt> {
+fn by_pipe(flow: &mut Flow<'_>, sink: &Sink<'_>, tools: &mut Tools) -> Result<(), Halt> {
     let mut pipe = tools.pipe(flow.chunk_bytes)?;
-    let moved = move_chunks(flow, &mut pipe);
+    let moved = move_chunks(flow, sink.fd, &mut pipe);
     match moved {
         // What came out of a stream comes from nowhere else: so it goes another way.
-        Err(Halt::Unsupported(_)) if flow.source.is_stream() => empty(flow, tools, &mut pipe)?,
+        Err(Halt::Unsupported(_)) if flow.source.is_stream() => {
+            empty(flow, sink, tools, &mut pipe)?
+        }
         _ => {}
     }
     if pipe.held() == 0 {
@@ -57,12 +61,12 @@ fn by_pipe(flow: &mut Flow<'_>, tools: &mut Tools) -> Result<(), Halt> {
     moved
 }
 
-fn move_chunks(flow: &mut Flow<'_>, pipe: &mut Pipe) -> Result<(), Halt> {
+fn move_chunks(flow: &mut Flow<'_>, sink: BorrowedFd<'_>, pipe: &mut Pipe) -> Result<(), Halt> {
     let source = flow.source;
     // Ends with the range or the source, one chunk or an error further each turn.
     while flow.next_chunk() > 0 {
         if source.is_stream() && flow.patience.is_bounded() {
-            flow.patience.wait_for_source(source.fd, Some(flow.sink.fd))?;
+            flow.wait_for_source()?;
         }
         let (offset, bytes) = (flow.offset(), flow.next_chunk());
         let taken = flow.call(End::Source, || pipe.take(source.origin(offset), bytes))?;
@@ -70,24 +74,28 @@ fn move_chunks(flow: &mut Flow<'_>, pipe: &mut Pipe) -> Result<(), Halt> {
             return flow.source_ended();
         }
         flow.taken += taken as u64;
-        give(flow, pipe)?;
+        give(flow, sink, pipe)?;
     }
     Ok(())
 }
 
 /// Gives all that the pipe holds.
-fn give(flow: &mut Flow<'_>, pipe: &mut Pipe) -> Result<(), Halt> {
-    let sink = flow.sink.fd;
+fn give(flow: &mut Flow<'_>, sink: BorrowedFd<'_>, pipe: &mut Pipe) -> Result<(), Halt> {
     let more = flow.has_more_than(pipe.held());
-    flow.give_all(pipe.held(), |_| pipe.give(sink, usize::MAX, more))
+    flow.give_all(sink, pipe.held(), |_| pipe.give(sink, usize::MAX, more))
 }
 
-fn empty(flow: &mut Flow<'_>, tools: &mut Tools, pipe: &mut Pipe) -> Result<(), Halt> {
+fn empty(
+    flow: &mut Flow<'_>,
+    sink: &Sink<'_>,
+    tools: &mut Tools,
+    pipe: &mut Pipe,
+) -> Result<(), Halt> {
     let buffer = tools.buffer(pipe.held())?;
     // Ends: a pipe that holds something gives it.
     while pipe.held() > 0 {
         let bytes = flow.call(End::Source, || pipe.read(buffer))?;
-        rw::give(flow, &buffer[..bytes])?;
+        rw::give(flow, sink, &buffer[..bytes])?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-use super::{hand_over, processes, server_death, socket_file};
+use super::{hand_over, processes, relay, server_death, socket_file};
 
 /// A child, which ends with this object or with this process.
 pub(super) struct Process {
@@ -103,6 +103,7 @@ fn role() {
         "umask" => socket_file::bind_and_tell(path),
         "activated" => hand_over::serve_as_activated(),
         "inherited" => hand_over::serve_inherited(),
+        "relaying" => relay::signals::relay_to_nobody(),
         "calling parent" => hand_over::call_parent(),
         other => panic!("no such role: {other}"),
     }

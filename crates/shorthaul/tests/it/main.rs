@@ -12,6 +12,7 @@ mod hostile;
 mod lanes;
 mod peers;
 mod processes;
+mod relay;
 mod server_death;
 mod service;
 mod socket_file;
