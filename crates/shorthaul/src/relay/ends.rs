@@ -153,6 +153,14 @@ impl<'a> Sink<'a> {
     }
 }
 
+/// Whether two descriptors are of one pipe.
+pub(super) fn are_the_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
+    match (fs::fstat(one), fs::fstat(other)) {
+        (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
+        _ => false,
+    }
+}
+
 fn size(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(0)
 }

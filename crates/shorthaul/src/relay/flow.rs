@@ -32,6 +32,8 @@ pub(super) struct Flow<'a> {
     /// Bytes that are in the sink.
     pub(super) given: u64,
     pub(super) calls: u64,
+    /// Whether there is no other method to go on with.
+    pub(super) is_last_resort: bool,
 }
 
 /// Why a method stopped before the end.
@@ -123,7 +125,7 @@ impl Flow<'_> {
                         std::thread::sleep(NAP);
                     }
                 }
-                _ => return Err(Self::halt(end, error)),
+                _ => return Err(self.halt(end, error)),
             }
         }
     }
@@ -145,9 +147,9 @@ impl Flow<'_> {
     }
 
     /// What an error of a call means.
-    fn halt(end: End<'_>, cause: io::Error) -> Halt {
+    fn halt(&self, end: End<'_>, cause: io::Error) -> Halt {
         let context = match (end, Errno::from_io_error(&cause)) {
-            (_, Some(errno)) if NOT_POSSIBLE.contains(&errno) => {
+            (_, Some(errno)) if !self.is_last_resort && NOT_POSSIBLE.contains(&errno) => {
                 return Halt::Unsupported(cause.to_string());
             }
             (End::Source, _) => "can't read the source",

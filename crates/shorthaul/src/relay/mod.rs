@@ -203,6 +203,10 @@ impl Relay {
         let method = self.method;
         let sink = Sink::look_at(sink).map_err(|fault| RelayError::before_any(fault, method))?;
         let Prepared { mut flow, tools } = self.prepare(source, span, until)?;
+        if flow.source.kind == SourceKind::Pipe && ends::are_the_same(flow.source.fd, sink.fd) {
+            let message = "source and sink are one pipe: what is written would be read again";
+            return flow.finish(method, Err(Fault::Misuse(message.into()).into()), sink.name());
+        }
         flow.watched = Some(sink.fd);
         // Writing to what nobody reads is an error here, not a signal.
         let quiet = QuietSignals::begin();
@@ -233,6 +237,7 @@ impl Relay {
             taken: 0,
             given: 0,
             calls: 0,
+            is_last_resort: self.method == Method::ReadWrite,
         };
         Ok(Prepared { flow, tools: &mut self.tools })
     }
@@ -273,6 +278,7 @@ fn run_methods(
             // What a method took and didn't give is read again.
             flow.taken = flow.given;
         }
+        flow.is_last_resort = method == Method::ReadWrite;
         moved = (method, run_method(method, flow, sink, tools));
         if moved.1.is_ok() {
             break;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::thread;
@@ -214,6 +215,35 @@ fn what_is_no_sink_is_refused() {
         let error = Relay::new().run(&source, .., &sink).unwrap_err();
         assert!(matches!(error.fault, Fault::Misuse(_)), "{error}");
         assert!(error.to_string().contains(why), "{error}");
+    }
+}
+
+/// What is written to a pipe would come out of it, for ever. A socket has two directions: what comes
+/// from its other end can be sent back there.
+#[test]
+fn a_pipe_is_not_relayed_into_itself() {
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    rustix::io::write(&writer, b"round and round").unwrap();
+    let (socket, mut other) = UnixStream::pair().unwrap();
+    for method in [Method::Auto, Method::ReadWrite, Method::Splice] {
+        let error = relay(method, CHUNK).run(&reader, .., &writer).unwrap_err();
+        assert!(matches!(error.fault, Fault::Misuse(_)), "{error}");
+        other.write_all(b"there and back").unwrap();
+        relay(method, CHUNK).run(&socket, ..14, &socket).unwrap();
+        let mut back = [0; 14];
+        other.read_exact(&mut back).unwrap();
+        assert_eq!(&back, b"there and back", "{method}");
+    }
+}
+
+#[test]
+fn a_full_device_is_told_in_its_own_words() {
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    for method in [Method::Auto, Method::ReadWrite, Method::Map] {
+        let source = Giving::new(From::Tmpfs, &pattern(BYTES, 1));
+        let error = relay(method, CHUNK).run(&source, .., full()).unwrap_err();
+        assert!(error.to_string().contains("can't write to the sink: No space left"), "{error}");
+        assert_eq!(error.relayed.bytes, 0);
     }
 }
 
