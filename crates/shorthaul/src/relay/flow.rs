@@ -153,7 +153,9 @@ impl Flow<'_> {
                 return Halt::Unsupported(cause.to_string());
             }
             (End::Source, _) => "can't read the source",
-            (_, Some(Errno::PIPE | Errno::CONNRESET)) => return Halt::Fault(Fault::SinkClosed),
+            (_, Some(Errno::PIPE)) | (End::Sink(_), Some(Errno::CONNRESET)) => {
+                return Halt::Fault(Fault::SinkClosed);
+            }
             (End::Sink(_), _) => "can't write to the sink",
             (End::Either(_), _) => "can't move bytes from the source to the sink",
         };

@@ -46,7 +46,7 @@ fn directly(flow: &mut Flow<'_>, sink: BorrowedFd<'_>) -> Result<(), Halt> {
 
 /// Through a pipe of our own, which goes back to the tools only if it is empty.
 fn by_pipe(flow: &mut Flow<'_>, sink: &Sink<'_>, tools: &mut Tools) -> Result<(), Halt> {
-    let mut pipe = tools.pipe(flow.chunk_bytes)?;
+    let mut pipe = tools.pipe(flow.next_chunk())?;
     let moved = move_chunks(flow, sink.fd, &mut pipe);
     match moved {
         // What came out of a stream comes from nowhere else: so it goes another way.
