@@ -25,7 +25,7 @@ pub(super) enum SourceKind {
     Unsized,
     Pipe,
     Socket,
-    /// A character device, such as a terminal or /dev/zero.
+    /// A character device, such as a terminal or /dev/zero, or a file that is like one.
     Device,
 }
 
@@ -59,6 +59,8 @@ impl<'a> Source<'a> {
         }
         let kind = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile if stat.st_size > 0 => SourceKind::Sized(size(&stat)),
+            // Some of /proc and /sys can only be read on and on.
+            FileType::RegularFile if fs::tell(fd).is_err() => SourceKind::Device,
             FileType::RegularFile => SourceKind::Unsized,
             FileType::BlockDevice => SourceKind::Sized(device_size(fd)?),
             FileType::Fifo => SourceKind::Pipe,
@@ -70,17 +72,21 @@ impl<'a> Source<'a> {
         Ok(Self { fd, kind })
     }
 
-    /// Whether it is a file that tells no size because there is nothing in it.
+    /// Whether it is a file that tells no size because there is nothing in it. Reading would tell
+    /// too, but what some files give is gone then (/proc/kmsg).
     pub(super) fn is_empty_file(&self) -> bool {
-        let mut byte = [0];
-        self.kind == SourceKind::Unsized && rustix::io::pread(self.fd, &mut byte, 0) == Ok(0)
+        let tells_truth = |magic| !MADE_UP_FILES.contains(&magic) && magic != FUSE;
+        self.kind == SourceKind::Unsized && self.file_system().is_some_and(tells_truth)
     }
 
-    /// Whether it is of a file system whose files have less in them than they tell: those of /sys
-    /// tell a whole page.
+    /// Whether it is of a file system whose files have more or less in them than they tell: those
+    /// of /proc tell no size, those of /sys a whole page.
     pub(super) fn tells_wrong_sizes(&self) -> bool {
-        let magic = fs::fstatfs(self.fd).map(|found| found.f_type);
-        magic.is_ok_and(|magic| MADE_UP_FILES.contains(&magic))
+        self.file_system().is_some_and(|magic| MADE_UP_FILES.contains(&magic))
+    }
+
+    fn file_system(&self) -> Option<fs::FsWord> {
+        fs::fstatfs(self.fd).ok().map(|found| found.f_type)
     }
 
     /// Whether bytes are had from it once, and no offset names them.
@@ -196,3 +202,5 @@ fn look_failed(end: &'static str, error: rustix::io::Errno) -> Fault {
 /// tracefs, securityfs, cgroup2. See linux/magic.h.
 const MADE_UP_FILES: [fs::FsWord; 7] =
     [0x6265_6572, 0x9fa0, 0x6265_6570, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0x6367_7270];
+/// Its files may do so too.
+const FUSE: fs::FsWord = 0x6573_5546;

@@ -260,7 +260,9 @@ fn run_methods(
     if flow.bytes == Some(0) {
         return (method, Ok(()));
     }
-    if flow.source.is_empty_file() {
+    let is_choice = matches!(method, Method::Auto | Method::ReadWrite);
+    if !is_choice && flow.source.is_empty_file() {
+        // A method that can't take files of no size can take this one.
         return (method, flow.source_ended());
     }
     let only = [method];

@@ -249,8 +249,8 @@ fn what_is_no_sink_is_refused() {
     }
 }
 
-/// What is written to a pipe would come out of it, for ever. A socket has two directions: what comes
-/// from its other end can be sent back there.
+/// What is written to a pipe would come out of it, for ever. A socket has two directions: what
+/// comes from its other end can be sent back there.
 #[test]
 fn a_pipe_is_not_relayed_into_itself() {
     let (reader, writer) = rustix::pipe::pipe().unwrap();
