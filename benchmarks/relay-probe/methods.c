@@ -98,18 +98,18 @@ static void splice_prepare(struct relay *relay)
 {
     size_t bytes = relay->argument ? relay->argument : relay->chunk;
     bytes = bytes < 65536 ? 65536 : bytes;
-    if (relay->kind != SINK_PIPE && fcntl(relay->pipe[1], F_SETPIPE_SZ, bytes) < 0)
+    if (fcntl(relay->pipe[1], F_SETPIPE_SZ, bytes) < 0)
         fail("F_SETPIPE_SZ");
 }
 
 /* The last part goes without SPLICE_F_MORE, or TCP would wait for what never comes. */
-static void splice_flags(struct relay *relay, unsigned more)
+static void splice_by(struct relay *relay, unsigned more, bool direct)
 {
     const int *pipe = relay->pipe;
     loff_t from = 0;
     while ((size_t)from < relay->bytes) {
         size_t next = smaller(relay->chunk, relay->bytes - from);
-        if (relay->kind == SINK_PIPE) {
+        if (direct) {
             moved(splice(relay->source, &from, relay->sink, NULL, next, more), "splice");
             continue;
         }
@@ -122,12 +122,18 @@ static void splice_flags(struct relay *relay, unsigned more)
 
 static void splice_more(struct relay *relay)
 {
-    splice_flags(relay, SPLICE_F_MORE);
+    splice_by(relay, SPLICE_F_MORE, relay->kind == SINK_PIPE);
 }
 
 static void splice_plain(struct relay *relay)
 {
-    splice_flags(relay, 0);
+    splice_by(relay, 0, relay->kind == SINK_PIPE);
+}
+
+/* Into a pipe through a pipe of our own, as the linked splices of uring.c do it. */
+static void splice_via(struct relay *relay)
+{
+    splice_by(relay, 0, false);
 }
 
 static void send_file_by(struct relay *relay, size_t chunk)
@@ -239,6 +245,7 @@ const struct method methods[] = {
     { "mmap-advise", NULL, map_advise },
     { "splice", splice_prepare, splice_more },
     { "splice-plain", splice_prepare, splice_plain },
+    { "splice-via", splice_prepare, splice_via },
     { "sendfile", NULL, send_file },
     { "sendfile-whole", NULL, send_file_whole },
     { "cfr", NULL, copy_range },

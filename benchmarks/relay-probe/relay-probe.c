@@ -7,6 +7,9 @@
  *   relay-probe -f FILE [-k null|tcp|unix|pipe|file|fresh] [-r trunc|read|splice] [-b CHUNK]
  *               [-P SINK_PIPE_BYTES] [-l PASSES] [-n ROUNDS] [-c SENDER_CPU,RECEIVER_CPU] METHOD...
  *
+ * A method is NAME[=ARGUMENT][@CHUNK]: what the argument is stands at the method; the chunk is the
+ * sender's own, if it isn't to be the receiver's too.
+ *
  * A line for each method: source, sink, receiver, CPUs, chunk, method; MiB/s (median, min, max);
  * ratio to the first method in the same round (median, min, max); CPU milliseconds of both
  * processes for each GiB (median).
@@ -32,7 +35,7 @@
 #include <unistd.h>
 
 enum receiver { RECEIVE_TRUNC, RECEIVE_READ, RECEIVE_SPLICE };
-enum { METHODS_MAX = 24, ROUNDS_MAX = 99, MEASUREMENT_SECONDS_MAX = 60 };
+enum { METHODS_MAX = 24, ROUNDS_MAX = 99, MEASUREMENT_SECONDS_MAX = 60, CHUNK_BYTES_MAX = 1 << 20 };
 
 extern const struct method methods[];
 
@@ -81,13 +84,13 @@ static int index_of(const char *text, const char *const *names, int count)
     fail(text);
 }
 
-/* A child dies with its parent and cannot hang for ever. */
+/* A child dies with its parent and cannot hang for ever. A CPU below 0 leaves it unpinned. */
 static void begin_child(int cpu)
 {
     cpu_set_t set;
     CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    if (sched_setaffinity(0, sizeof set, &set))
+    CPU_SET(cpu < 0 ? 0 : cpu, &set);
+    if (cpu >= 0 && sched_setaffinity(0, sizeof set, &set))
         fail("sched_setaffinity");
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(MEASUREMENT_SECONDS_MAX);
@@ -206,10 +209,10 @@ static void send_all(const struct method *method, struct relay *relay, int ready
     exit(0);
 }
 
-static struct result measure(const struct method *method, size_t argument)
+static struct result measure(const struct method *method, size_t argument, size_t chunk)
 {
     struct relay relay = { .source = open(options.file, O_RDONLY), .kind = options.sink,
-                           .bytes = options.bytes, .chunk = options.chunk, .argument = argument };
+                           .bytes = options.bytes, .chunk = chunk, .argument = argument };
     struct result result = { 0 };
     struct rusage usage[2] = { 0 };
     int ends[2], ready[2], done[2], results[2], status, failed = 0;
@@ -270,10 +273,11 @@ static void print(const char *name, struct result *results, struct result *base)
 {
     double rates[ROUNDS_MAX], ratios[ROUNDS_MAX], costs[ROUNDS_MAX];
     double mib = (double)options.bytes * options.passes / 1048576;
+    int cpus = options.cpus[0] < 0 ? -1 : options.cpus[0] != options.cpus[1];
     bool receiving = options.sink >= SINK_TCP && options.sink <= SINK_PIPE;
     printf("%s\t%s\t%s\t%s\t%zu\t%s", options.file, sinks[options.sink],
            receiving ? receivers[options.receiver] : "-",
-           options.cpus[0] == options.cpus[1] ? "one" : "two", options.chunk >> 10, name);
+           cpus < 0 ? "free" : cpus ? "two" : "one", options.chunk >> 10, name);
     for (int i = 0; i < options.rounds; i++) {
         if (!results[i].valid) {
             printf("\trefused\n");
@@ -296,10 +300,14 @@ static void run(char **names, int count)
 {
     static struct result results[METHODS_MAX][ROUNDS_MAX];
     const struct method *chosen[METHODS_MAX];
-    size_t arguments[METHODS_MAX];
+    size_t arguments[METHODS_MAX], chunks[METHODS_MAX];
     for (int i = 0; i < count; i++) {
-        size_t length = strcspn(names[i], "=");
-        arguments[i] = names[i][length] ? size(names[i] + length + 1) : 0;
+        size_t length = strcspn(names[i], "=@");
+        const char *chunk = strchr(names[i], '@');
+        arguments[i] = names[i][length] == '=' ? size(names[i] + length + 1) : 0;
+        chunks[i] = chunk ? size(chunk + 1) : options.chunk;
+        if (chunks[i] < 4096 || chunks[i] > CHUNK_BYTES_MAX)
+            index_of(names[i], NULL, 0);
         chosen[i] = NULL;
         for (const struct method *method = methods; method->name; method++)
             if (strlen(method->name) == length && !strncmp(method->name, names[i], length))
@@ -308,11 +316,11 @@ static void run(char **names, int count)
             index_of(names[i], NULL, 0);
     }
     if (options.sink == SINK_FILE)
-        measure(&methods[0], 0); /* From here on all of the file's pages are there. */
+        measure(&methods[0], 0, options.chunk); /* From here on the file has all its pages. */
     for (int round = 0; round < options.rounds; round++)
         for (int i = 0; i < count; i++) {
             int turn = (round + i) % count;
-            results[turn][round] = measure(chosen[turn], arguments[turn]);
+            results[turn][round] = measure(chosen[turn], arguments[turn], chunks[turn]);
         }
     for (int i = 0; i < count; i++)
         print(names[i], results[i], results[0]);
@@ -338,7 +346,7 @@ int main(int argc, char **argv)
         }
     errno = EINVAL;
     if (!options.file || optind == argc || argc - optind > METHODS_MAX || options.rounds < 1 ||
-        options.rounds > ROUNDS_MAX || options.chunk < 4096 || options.chunk > 1 << 20)
+        options.rounds > ROUNDS_MAX || options.chunk < 4096 || options.chunk > CHUNK_BYTES_MAX)
         fail("the arguments");
     if (stat(options.file, &status))
         fail(options.file);
