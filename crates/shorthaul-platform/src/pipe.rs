@@ -8,13 +8,22 @@ use rustix::pipe::{self, PipeFlags, SpliceFlags};
 
 /// A pipe whose both ends are ours, which knows how many bytes are in it.
 ///
-/// Neither end ever waits. What it takes from a file are the file's own pages, not copies: who
+/// Taking never waits, and giving only if it is told to. What it takes from a file are the file's own pages, not copies: who
 /// overwrites the file before they are read from the other end changes what is read.
 #[derive(Debug)]
 pub struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
     held: usize,
+}
+
+/// How bytes are given.
+#[derive(Clone, Copy, Debug)]
+pub struct Give {
+    /// Whether others follow, so that a TCP socket needn't send a part of a packet.
+    pub more: bool,
+    /// Whether to wait for a pipe that is full; sockets do as their own mode says.
+    pub waits: bool,
 }
 
 /// Where bytes are taken from.
@@ -35,7 +44,7 @@ impl Pipe {
     /// # References
     /// pipe2(2)
     pub fn new() -> io::Result<Self> {
-        let (reader, writer) = pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let (reader, writer) = pipe::pipe_with(PipeFlags::CLOEXEC)?;
         Ok(Self { reader, writer, held: 0 })
     }
 
@@ -87,8 +96,7 @@ impl Pipe {
         Ok(taken)
     }
 
-    /// Gives up to `bytes` of what is held to `sink`, and returns how many went. With `more` the
-    /// sink is told that others follow, so that a TCP socket needn't send a part of a packet.
+    /// Gives what is held to `sink`, or as much as it takes, and returns how many bytes went.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when a sink that doesn't wait is full; `EINVAL` when it can't
@@ -96,10 +104,11 @@ impl Pipe {
     ///
     /// # References
     /// splice(2)
-    pub fn give(&mut self, sink: BorrowedFd<'_>, bytes: usize, more: bool) -> io::Result<usize> {
+    pub fn give(&mut self, sink: BorrowedFd<'_>, how: Give) -> io::Result<usize> {
         let mut flags = SpliceFlags::empty();
-        flags.set(SpliceFlags::MORE, more);
-        let given = pipe::splice(&self.reader, None, sink, None, bytes.min(self.held), flags)?;
+        flags.set(SpliceFlags::MORE, how.more);
+        flags.set(SpliceFlags::NONBLOCK, !how.waits);
+        let given = pipe::splice(&self.reader, None, sink, None, self.held, flags)?;
         self.held -= given;
         Ok(given)
     }
@@ -109,6 +118,9 @@ impl Pipe {
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when nothing is held.
     pub fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        if self.held == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let read = rustix::io::read(&self.reader, target)?;
         self.held -= read;
         Ok(read)
@@ -166,11 +178,13 @@ mod tests {
         assert_eq!(pipe.take(Origin::File(file.as_fd(), 6), 100).unwrap(), 0);
         assert_eq!(pipe.held(), 5);
         let null = File::options().write(true).open("/dev/null").unwrap();
-        assert_eq!(pipe.give(null.as_fd(), 2, false).unwrap(), 2);
-        let mut rest = [0; 10];
-        assert_eq!(pipe.read(&mut rest).unwrap(), 3);
-        assert_eq!((&rest[..3], pipe.held()), (&[4, 5, 6][..], 0));
-        assert_eq!(pipe.read(&mut rest).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let mut some = [0; 2];
+        assert_eq!(pipe.read(&mut some).unwrap(), 2);
+        assert_eq!((some, pipe.held()), ([2, 3], 3));
+        let how = Give { more: false, waits: false };
+        assert_eq!(pipe.give(null.as_fd(), how).unwrap(), 3);
+        assert_eq!(pipe.give(null.as_fd(), how).unwrap(), 0);
+        assert_eq!(pipe.read(&mut some).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

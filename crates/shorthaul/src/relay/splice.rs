@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use shorthaul_platform::pipe::{self, Pipe};
+use shorthaul_platform::pipe::{self, Give, Pipe};
 
 use super::ends::{Sink, SinkKind, SourceKind};
 use super::flow::{End, Flow, Halt};
@@ -15,7 +15,8 @@ pub(super) fn run(flow: &mut Flow<'_>, sink: &Sink<'_>, tools: &mut Tools) -> Re
     }
     let limit = flow.limit_sends(sink);
     let moved = match (flow.source.kind, sink.kind) {
-        (SourceKind::Pipe, _) | (_, SinkKind::Pipe) => directly(flow, sink.fd),
+        (SourceKind::Pipe, _) => directly(flow, sink.fd),
+        (_, SinkKind::Pipe) if flow.source.is_stream() => directly(flow, sink.fd),
         _ => by_pipe(flow, sink, tools),
     };
     drop(limit);
@@ -44,7 +45,8 @@ fn directly(flow: &mut Flow<'_>, sink: BorrowedFd<'_>) -> Result<(), Halt> {
     Ok(())
 }
 
-/// Through a pipe of our own, which goes back to the tools only if it is empty.
+/// Through a pipe of our own, also into a pipe: moving between pipes is short, and keeps its reader
+/// out for less time than filling it does (benchmarks/relay-probe/README.md). Our pipe goes back to the tools only if it is empty.
 fn by_pipe(flow: &mut Flow<'_>, sink: &Sink<'_>, tools: &mut Tools) -> Result<(), Halt> {
     let mut pipe = tools.pipe(flow.next_chunk())?;
     let moved = move_chunks(flow, sink.fd, &mut pipe);
@@ -81,8 +83,9 @@ fn move_chunks(flow: &mut Flow<'_>, sink: BorrowedFd<'_>, pipe: &mut Pipe) -> Re
 
 /// Gives all that the pipe holds.
 fn give(flow: &mut Flow<'_>, sink: BorrowedFd<'_>, pipe: &mut Pipe) -> Result<(), Halt> {
-    let more = flow.has_more_than(pipe.held());
-    flow.give_all(sink, pipe.held(), |_| pipe.give(sink, usize::MAX, more))
+    let waits = !flow.patience.is_bounded();
+    let how = Give { more: flow.has_more_than(pipe.held()), waits };
+    flow.give_all(sink, pipe.held(), |_| pipe.give(sink, how))
 }
 
 fn empty(
