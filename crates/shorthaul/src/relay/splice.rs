@@ -45,8 +45,9 @@ fn directly(flow: &mut Flow<'_>, sink: BorrowedFd<'_>) -> Result<(), Halt> {
     Ok(())
 }
 
-/// Through a pipe of our own, also into a pipe: moving between pipes is short, and keeps its reader
-/// out for less time than filling it does (benchmarks/relay-probe/README.md). Our pipe goes back to the tools only if it is empty.
+/// Through a pipe of our own, which goes back to the tools only if it is empty. Into a pipe too:
+/// moving between pipes is short, and keeps its reader out for less time than filling it does
+/// (benchmarks/relay-probe/README.md).
 fn by_pipe(flow: &mut Flow<'_>, sink: &Sink<'_>, tools: &mut Tools) -> Result<(), Halt> {
     let mut pipe = tools.pipe(flow.next_chunk())?;
     let moved = move_chunks(flow, sink.fd, &mut pipe);
