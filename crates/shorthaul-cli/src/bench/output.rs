@@ -39,7 +39,7 @@ pub(crate) struct OutputArgs {
 enum Format {
     /// For people.
     Table,
-    /// The layout of the original measurement: four threads, MB/sec.
+    /// The layout of the measurement that the bench reproduces.
     Seed,
     /// Everything, for programs.
     Json,

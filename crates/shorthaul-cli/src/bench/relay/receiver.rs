@@ -139,8 +139,8 @@ impl Expected {
 
 /// What is read at a time: it stays in the core's cache.
 const BUFFER_BYTES: usize = 256 << 10;
-/// The original's.
-const DROP_BYTES: usize = 128 << 20;
+/// More than a socket holds, so that one call drops all there is.
+const DROP_BYTES: usize = 16 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,7 @@ use shorthaul_platform::memory::PrivateMemory;
 use shorthaul_platform::store::Store;
 use shorthaul_platform::topology::pin_current_thread;
 
-use super::crew::{Crew, Run};
+use super::crew::{Crew, Outcome, Run};
 use super::plan::{Crowd, Plan};
 use super::report::{Group, SourceFile};
 use super::sink::clients;
@@ -31,7 +31,7 @@ pub(super) struct Findings {
 pub(super) fn run(plan: &Plan, progress: &Progress) -> Result<Findings> {
     let mut crew = Crew::start(plan)?;
     let mut bench = Bench::new(plan);
-    progress.begin((1 + plan.rounds) * bench.parts.len() * plan.methods.len());
+    progress.begin(bench.steps_in_all(plan));
     crew.warm(plan)?;
     let (files, mut warnings) = look_at_files(plan)?;
     bench.round(plan, &mut crew, None, progress)?;
@@ -78,6 +78,11 @@ impl Bench {
         Self { parts: parts.collect(), began: Instant::now(), steps: 0 }
     }
 
+    /// Runs that count.
+    fn steps_in_all(&self, plan: &Plan) -> usize {
+        plan.rounds * self.parts.len() * plan.methods.len()
+    }
+
     /// Runs everything once. Without a number it doesn't count, and one loop is enough: buffers,
     /// pipes and the pages of files that are written come into being.
     fn round(
@@ -87,34 +92,53 @@ impl Bench {
         round: Option<usize>,
         progress: &Progress,
     ) -> Result<()> {
-        let count = plan.methods.len();
-        let steps_in_all = plan.rounds * self.parts.len() * count;
-        if round.is_some_and(|round| round == 0) {
+        if round == Some(0) {
             self.began = Instant::now();
         }
-        for part in &mut self.parts {
-            let Part { crowd, chunk_bytes, .. } = *part;
+        let count = plan.methods.len();
+        for part in 0..self.parts.len() {
             if round.is_some() {
-                part.copy_limits.push(copy_limit(plan.cpu(0), chunk_bytes)?);
+                let limit = copy_limit(plan.cpu(0), self.parts[part].chunk_bytes)?;
+                self.parts[part].copy_limits.push(limit);
             }
             for index in 0..count {
                 // Each round begins elsewhere, so that no method always follows the same one.
                 let index = (index + round.unwrap_or(0)) % count;
-                let method = plan.methods[index];
-                let left = time_left(self.began.elapsed(), self.steps, steps_in_all);
-                progress.step(&format!("{} {method}", clients(crowd.clients)), left);
-                self.steps += usize::from(round.is_some());
-                let samples = &mut part.cells[index];
-                if samples.why_not.is_some() {
-                    continue;
+                if round.is_some() {
+                    self.step(plan, part, index, progress);
                 }
-                let loops = if round.is_some() { plan.loops } else { 1 };
-                let outcome = crew.run(plan, &Run { crowd, method, chunk_bytes, loops })?;
-                samples.add(outcome);
+                self.run_cell(plan, crew, (part, index), round.is_some())?;
             }
-            if round.is_none() {
-                part.cells.iter_mut().for_each(|samples| samples.rounds.clear());
-            }
+        }
+        Ok(())
+    }
+
+    /// Says what comes next.
+    fn step(&mut self, plan: &Plan, part: usize, index: usize, progress: &Progress) {
+        let left = time_left(self.began.elapsed(), self.steps, self.steps_in_all(plan));
+        let who = clients(self.parts[part].crowd.clients);
+        progress.step(&format!("{who} {}", plan.methods[index]), left);
+        self.steps += 1;
+    }
+
+    /// Runs a method of a part, unless it is known that this can't be done.
+    fn run_cell(
+        &mut self,
+        plan: &Plan,
+        crew: &mut Crew,
+        (part, index): (usize, usize),
+        counts: bool,
+    ) -> Result<()> {
+        let Part { crowd, chunk_bytes, cells, .. } = &mut self.parts[part];
+        let samples = &mut cells[index];
+        if samples.why_not.is_some() {
+            return Ok(());
+        }
+        let (method, crowd, chunk_bytes) = (plan.methods[index], *crowd, *chunk_bytes);
+        let loops = if counts { plan.loops } else { 1 };
+        let outcome = crew.run(plan, &Run { crowd, method, chunk_bytes, loops })?;
+        if counts || matches!(outcome, Outcome::Unsupported(_)) {
+            samples.add(outcome);
         }
         Ok(())
     }
