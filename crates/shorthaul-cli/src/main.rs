@@ -27,6 +27,10 @@ enum Command {
     BenchPong(bench::PongArgs),
     #[command(hide = true)]
     BenchTwin(bench::TwinArgs),
+    #[command(hide = true)]
+    BenchRelayClient(bench::RelayProcessArgs),
+    #[command(hide = true)]
+    BenchRelayReceiver(bench::RelayProcessArgs),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +41,8 @@ fn main() -> ExitCode {
         Command::BenchServer(args) => bench::serve(&args),
         Command::BenchPong(args) => bench::pong(&args),
         Command::BenchTwin(args) => bench::serve_twin(&args),
+        Command::BenchRelayClient(args) => bench::serve_relay_client(&args),
+        Command::BenchRelayReceiver(args) => bench::serve_relay_receiver(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,6 +14,7 @@ mod ping_pong;
 mod plan;
 mod process;
 mod progress;
+mod relay;
 mod report;
 mod runner;
 mod saved;
@@ -36,8 +37,14 @@ use self::output::OutputArgs;
 pub(crate) use self::ping_pong::{PongArgs, pong};
 use self::plan::{Plan, parse_payload};
 use self::progress::Progress;
+use self::relay::RelayArgs;
+pub(crate) use self::relay::{
+    ProcessArgs as RelayProcessArgs, serve_client as serve_relay_client,
+    serve_receiver as serve_relay_receiver,
+};
 use self::report::Report;
 use self::runner::Findings;
+use self::saved::Saved;
 pub(crate) use self::server::{ServerArgs, run as serve};
 pub(crate) use self::twin::{TwinArgs, serve as serve_twin};
 use self::work::{Consume, Source};
@@ -56,6 +63,8 @@ pub(crate) struct BenchArgs {
 enum Which {
     /// Calls with bulk answers, by every method and thread placement (the default).
     Rpc(RpcArgs),
+    /// Files moved into sinks by splice, mmap, read and write and others, by several processes.
+    Relay(RelayArgs),
     /// Write a saved result in another form, or compare two, without measuring.
     Report(ReportArgs),
 }
@@ -126,6 +135,7 @@ pub(crate) struct ReportArgs {
 pub(crate) fn run(args: BenchArgs) -> Result<()> {
     let args = match args.which {
         Some(Which::Report(args)) => return rewrite(&args),
+        Some(Which::Relay(args)) => return relay::run(&args),
         Some(Which::Rpc(args)) => args,
         None => args.rpc,
     };
@@ -161,6 +171,12 @@ fn in_flight_range() -> clap::builder::RangedI64ValueParser<u8> {
 
 /// Writes a saved result in another form.
 fn rewrite(args: &ReportArgs) -> Result<()> {
-    let report = saved::read(&args.saved)?;
-    args.output.prepare()?.write(&report)
+    match saved::read(&args.saved)? {
+        Saved::Calls(report) => args.output.prepare()?.write(&report),
+        Saved::Relays(report) => {
+            let outputs = args.output.prepare()?;
+            outputs.ensure_no_comparison()?;
+            outputs.write_relay(&report)
+        }
+    }
 }

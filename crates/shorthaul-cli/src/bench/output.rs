@@ -13,6 +13,7 @@ use tempfile::NamedTempFile;
 
 use super::compare::Comparison;
 use super::export::{self, Results};
+use super::relay::RelayReport;
 use super::report::Report;
 use super::saved;
 
@@ -38,7 +39,7 @@ pub(crate) struct OutputArgs {
 enum Format {
     /// For people.
     Table,
-    /// The layout of the original measurement: four threads, MB/sec.
+    /// The layout of the measurement that the bench reproduces.
     Seed,
     /// Everything, for programs.
     Json,
@@ -60,7 +61,7 @@ pub(crate) struct Outputs {
 impl OutputArgs {
     /// Checks all before the work: what can't be read or written is found out too late else.
     pub(crate) fn prepare(&self) -> Result<Outputs> {
-        let old = self.compare.as_deref().map(saved::read).transpose()?;
+        let old = self.compare.as_deref().map(saved::read_calls).transpose()?;
         let targets = self.output.iter().map(|path| Ok((path.clone(), Target::prepare(path)?)));
         let targets = targets.collect::<Result<Vec<_>>>()?;
         let has_seed = match &targets[..] {
@@ -76,19 +77,37 @@ impl OutputArgs {
 }
 
 impl Outputs {
+    /// For results that can't be compared.
+    pub(crate) fn ensure_no_comparison(&self) -> Result<()> {
+        ensure!(
+            self.old.is_none(),
+            "--compare holds results of calls against each other; leave it out for relays"
+        );
+        Ok(())
+    }
+
     /// Writes the result to all its places.
     pub(crate) fn write(self, report: &Report) -> Result<()> {
         let comparison = self.old.as_ref().map(|old| Comparison::new(old, report));
         let results = Results { report, comparison: comparison.as_ref() };
+        self.write_forms(|format| format.render(&results))
+    }
+
+    /// Writes a result of relays to all its places.
+    pub(crate) fn write_relay(self, report: &RelayReport) -> Result<()> {
+        self.write_forms(|format| format.render_relay(report))
+    }
+
+    fn write_forms(self, render: impl Fn(Format) -> io::Result<Vec<u8>>) -> Result<()> {
         if self.targets.is_empty() {
-            let text = self.format.render(&results)?;
+            let text = render(self.format)?;
             return match write_whole(io::stdout().lock(), &text) {
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
                 other => other.context("cannot write to standard output"),
             };
         }
         for (path, target) in self.targets {
-            let text = self.format.of(&path).render(&results)?;
+            let text = render(self.format.of(&path))?;
             target.write(&text).with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(())
@@ -116,6 +135,20 @@ impl Format {
             Self::Csv => export::csv::write(&mut text, results)?,
             Self::Markdown => export::markdown::write(&mut text, results)?,
             Self::Html => export::html::write(&mut text, results)?,
+        }
+        Ok(text)
+    }
+
+    fn render_relay(self, report: &RelayReport) -> io::Result<Vec<u8>> {
+        use super::relay::export;
+        let mut text = Vec::new();
+        match self {
+            Self::Table => export::table::write(&mut text, report)?,
+            Self::Seed => export::seed::write(&mut text, report)?,
+            Self::Json => export::json::write(&mut text, report)?,
+            Self::Csv => export::csv::write(&mut text, report)?,
+            Self::Markdown => export::markdown::write(&mut text, report)?,
+            Self::Html => export::html::write(&mut text, report)?,
         }
         Ok(text)
     }

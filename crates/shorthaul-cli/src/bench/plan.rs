@@ -127,7 +127,7 @@ fn ensure_buffers(payloads: &[usize], in_flight: usize, sets: usize) -> Result<(
     Ok(())
 }
 
-fn without_repeats<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
+pub(crate) fn without_repeats<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
     let mut unique = Vec::new();
     for value in values {
         if !unique.contains(value) {

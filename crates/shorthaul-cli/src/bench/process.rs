@@ -16,6 +16,18 @@ impl ServerProcess {
     pub(crate) fn id(&self) -> u32 {
         self.0.id()
     }
+
+    /// How it ended, once it has let go of its socket; if it hasn't ended within a moment, that.
+    pub(crate) fn how_it_ended(&mut self) -> String {
+        for _ in 0..LOOKS_MAX {
+            match self.0.try_wait() {
+                Ok(Some(status)) => return status.to_string(),
+                Ok(None) => std::thread::sleep(LOOK_AGAIN),
+                Err(error) => return error.to_string(),
+            }
+        }
+        "but it still runs".to_owned()
+    }
 }
 
 impl Drop for ServerProcess {
@@ -40,10 +52,16 @@ pub(crate) fn spawn(command: &str, arguments: &[String]) -> Result<(UnixStream, 
 }
 
 /// For such a process, first of all: an orphan that spins would falsify every later figure.
-pub(crate) fn die_with_parent(cpu: u32) -> Result<()> {
+/// It keeps to `cpu`, if there is one that it must keep to.
+pub(crate) fn die_with_parent(cpu: impl Into<Option<u32>>) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("prctl(PR_SET_PDEATHSIG)")?;
-    pin_current_thread(cpu).with_context(|| format!("can't pin to CPU {cpu}"))
+    match cpu.into() {
+        Some(cpu) => pin_current_thread(cpu).with_context(|| format!("can't pin to CPU {cpu}")),
+        None => Ok(()),
+    }
 }
 
 /// How long such a process may keep its client waiting.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+const LOOKS_MAX: u32 = 100;
+const LOOK_AGAIN: Duration = Duration::from_millis(10);

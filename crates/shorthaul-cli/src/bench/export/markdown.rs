@@ -164,7 +164,7 @@ fn write_meanings(output: &mut impl Write, report: &Report) -> io::Result<()> {
 }
 
 /// Text that means itself: what Markdown, or HTML in it, would take for markup is escaped.
-fn escape(text: &str) -> String {
+pub(in crate::bench) fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for letter in one_line(text).chars() {
         match letter {
@@ -181,10 +181,10 @@ fn escape(text: &str) -> String {
 }
 
 /// A name between backticks, in a table.
-fn code(name: &str) -> String {
+pub(in crate::bench) fn code(name: &str) -> String {
     one_line(name).replace('`', "'").replace('|', "\\|")
 }
 
-fn one_line(text: &str) -> String {
+pub(in crate::bench) fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

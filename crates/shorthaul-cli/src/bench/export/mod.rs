@@ -7,7 +7,7 @@ pub(super) mod html;
 mod invented;
 pub(super) mod json;
 pub(super) mod markdown;
-mod number;
+pub(super) mod number;
 pub(super) mod seed;
 pub(super) mod table;
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Numbers as people read them.
 
 /// Three digits that count, thousands apart: `19 267`, `12.5`, `0.123`.
-pub(super) fn pretty(value: f64) -> String {
+pub(in crate::bench) fn pretty(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
@@ -11,22 +11,22 @@ pub(super) fn pretty(value: f64) -> String {
 }
 
 /// A value that marks an axis: no digit that says nothing.
-pub(super) fn tick(value: f64) -> String {
+pub(in crate::bench) fn tick(value: f64) -> String {
     grouped(&format!("{}", (value * 1e6).round() / 1e6))
 }
 
 /// A whole number, thousands apart.
-pub(super) fn count(value: u64) -> String {
+pub(in crate::bench) fn count(value: u64) -> String {
     grouped(&value.to_string())
 }
 
 /// `12.5 %`, of 0.125.
-pub(super) fn share(value: f64) -> String {
+pub(in crate::bench) fn share(value: f64) -> String {
     format!("{:.1}\u{a0}%", value * 100.0)
 }
 
 /// How many per cent more, with its sign: `+12.5 %`, of 1.125.
-pub(super) fn change(ratio: f64) -> String {
+pub(in crate::bench) fn change(ratio: f64) -> String {
     let percent = (ratio - 1.0) * 100.0;
     let decimals = if percent.abs() < 99.95 { 1 } else { 0 };
     let sign = if percent < 0.0 { '−' } else { '+' };

@@ -6,29 +6,32 @@ use super::plot::{Figure, MARK_HEIGHT, Mark, Panel, Scale, axis, marks, pc, px};
 use crate::bench::export::number;
 use crate::bench::stats::Spread;
 
-pub(super) struct Bars {
+#[derive(Clone)]
+pub(in crate::bench) struct Bars {
     /// Unique on the page.
-    pub(super) id: String,
-    pub(super) title: String,
-    pub(super) subtitle: String,
-    pub(super) unit: &'static str,
-    pub(super) rows: Vec<Row>,
-    pub(super) marks: Vec<Mark>,
+    pub(in crate::bench) id: String,
+    pub(in crate::bench) title: String,
+    pub(in crate::bench) subtitle: String,
+    pub(in crate::bench) unit: &'static str,
+    pub(in crate::bench) rows: Vec<Row>,
+    pub(in crate::bench) marks: Vec<Mark>,
 }
 
 /// What is compared, and its bars.
-pub(super) struct Row {
-    pub(super) label: String,
-    pub(super) bars: Vec<Bar>,
+#[derive(Clone)]
+pub(in crate::bench) struct Row {
+    pub(in crate::bench) label: String,
+    pub(in crate::bench) bars: Vec<Bar>,
     /// What the same would be without the RPC.
-    pub(super) twin: Option<f64>,
+    pub(in crate::bench) twin: Option<f64>,
 }
 
-pub(super) struct Bar {
+#[derive(Clone)]
+pub(in crate::bench) struct Bar {
     /// `direct` or `threads`, or another class of the style sheet.
-    pub(super) class: &'static str,
-    pub(super) spread: Spread,
-    pub(super) is_best: bool,
+    pub(in crate::bench) class: &'static str,
+    pub(in crate::bench) spread: Spread,
+    pub(in crate::bench) is_best: bool,
 }
 
 impl Panel for Bars {

@@ -287,7 +287,7 @@ fn points(section: &Section, of: impl Fn(&Payload) -> Option<Spread>) -> Vec<(us
 }
 
 /// Places as near to `wanted`, which is sorted, as a line of text between them allows.
-fn apart(wanted: &[f64]) -> Vec<f64> {
+pub(in crate::bench) fn apart(wanted: &[f64]) -> Vec<f64> {
     let mut places = wanted.to_vec();
     for index in 1..places.len() {
         places[index] = places[index].max(places[index - 1] + LINE_HEIGHT);
@@ -301,7 +301,7 @@ fn apart(wanted: &[f64]) -> Vec<f64> {
 }
 
 /// A shape of its own for each colour: they are told apart without it, too.
-fn marker(class: &str) -> &'static str {
+pub(in crate::bench) fn marker(class: &str) -> &'static str {
     match class {
         "c1" => "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0z",
         "c2" => "M-4-4h8v8h-8z",

@@ -1,14 +1,14 @@
 //! A page with plots: one file that needs nothing else, drawn to be looked at first and read after.
 
-mod bars;
+pub(in crate::bench) mod bars;
 mod cases;
 mod compared;
 mod dots;
 mod head;
-mod lines;
-mod plot;
+pub(in crate::bench) mod lines;
+pub(in crate::bench) mod plot;
 mod strip;
-mod tables;
+pub(in crate::bench) mod tables;
 
 use std::io::{self, Write};
 
@@ -22,9 +22,14 @@ use crate::bench::report::{EmptyCall, Report, Section};
 use crate::bench::stats::Spread;
 
 pub(in crate::bench) fn write(output: &mut impl Write, results: &Results<'_>) -> io::Result<()> {
-    let page = page(results).into_string();
-    // Lines, for whoever looks at the source or at a difference. Text has no `</` of its own.
+    write_lines(output, page(results))
+}
+
+/// Writes a page in lines, for whoever looks at the source or at a difference.
+pub(in crate::bench) fn write_lines(output: &mut impl Write, page: Markup) -> io::Result<()> {
+    // Text has no `</` of its own.
     let ends = ["</g>", "</tr>", "</li>", "</div>", "</figcaption>", "</section>", "</thead>"];
+    let page = page.into_string();
     let page = ends.iter().fold(page, |page, end| page.replace(end, &format!("{end}\n")));
     writeln!(output, "{page}")
 }
@@ -189,5 +194,5 @@ const METHODS: [(&str, &str); 10] = [
          keeps, in sealed memory, or as the library chooses.",
     ),
 ];
-const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("sort.js");
+pub(in crate::bench) const STYLE: &str = include_str!("page.css");
+pub(in crate::bench) const SCRIPT: &str = include_str!("sort.js");

@@ -6,23 +6,23 @@ use maud::{Markup, html};
 use crate::bench::export::number;
 
 /// A plot with its words: what it is, what it shows, and how to read it.
-pub(super) struct Figure<'a> {
+pub(in crate::bench) struct Figure<'a> {
     /// Unique on the page.
-    pub(super) id: String,
-    pub(super) title: &'a str,
-    pub(super) subtitle: String,
+    pub(in crate::bench) id: String,
+    pub(in crate::bench) title: &'a str,
+    pub(in crate::bench) subtitle: String,
     /// What a reader who can't see it is told.
-    pub(super) description: String,
-    pub(super) height: f64,
+    pub(in crate::bench) description: String,
+    pub(in crate::bench) height: f64,
 }
 
 impl Figure<'_> {
-    pub(super) fn with(&self, drawing: &Markup) -> Markup {
+    pub(in crate::bench) fn with(&self, drawing: &Markup) -> Markup {
         self.with_note(drawing, &html! {})
     }
 
     /// With words below it.
-    pub(super) fn with_note(&self, drawing: &Markup, note: &Markup) -> Markup {
+    pub(in crate::bench) fn with_note(&self, drawing: &Markup, note: &Markup) -> Markup {
         html! {
             figure class="panel" {
                 figcaption { b { (self.title) } " " (self.subtitle) }
@@ -32,7 +32,7 @@ impl Figure<'_> {
         }
     }
 
-    pub(super) fn svg(&self, class: &str, drawing: &Markup) -> Markup {
+    pub(in crate::bench) fn svg(&self, class: &str, drawing: &Markup) -> Markup {
         let [title, description] =
             ["title", "description"].map(|part| format!("{}-{part}", self.id));
         html! {
@@ -47,7 +47,7 @@ impl Figure<'_> {
 }
 
 /// A plot that stands beside others of its kind, on the same scale.
-pub(super) trait Panel {
+pub(in crate::bench) trait Panel {
     /// The least and the largest value that it shows.
     fn range(&self) -> (f64, f64);
 
@@ -55,7 +55,7 @@ pub(super) trait Panel {
 }
 
 /// What can be compared stands side by side.
-pub(super) fn side_by_side<P: Panel>(panels: &[P]) -> Markup {
+pub(in crate::bench) fn side_by_side<P: Panel>(panels: &[P]) -> Markup {
     let ranges = || panels.iter().map(Panel::range);
     let min = ranges().map(|(min, _)| min).fold(f64::INFINITY, f64::min);
     let max = ranges().map(|(_, max)| max).fold(0.0, f64::max);
@@ -65,7 +65,7 @@ pub(super) fn side_by_side<P: Panel>(panels: &[P]) -> Markup {
 }
 
 /// From values to places.
-pub(super) struct Scale {
+pub(in crate::bench) struct Scale {
     min: f64,
     max: f64,
     from: f64,
@@ -75,19 +75,19 @@ pub(super) struct Scale {
 
 impl Scale {
     /// From nothing to `max`, and on to the next tick if that is near.
-    pub(super) fn linear(max: f64, from: f64, to: f64) -> Self {
+    pub(in crate::bench) fn linear(max: f64, from: f64, to: f64) -> Self {
         let max = if max.is_finite() && max > 0.0 { max } else { 1.0 };
         Self { min: 0.0, max, from, to, is_log: false }
     }
 
     /// From one positive value to another.
-    pub(super) fn log(min: f64, max: f64, from: f64, to: f64) -> Self {
+    pub(in crate::bench) fn log(min: f64, max: f64, from: f64, to: f64) -> Self {
         let min = if min.is_finite() && min > 0.0 { min } else { 1.0 };
         let max = if max.is_finite() && max > min * 1.01 { max } else { min * 10.0 };
         Self { min, max, from, to, is_log: true }
     }
 
-    pub(super) fn at(&self, value: f64) -> f64 {
+    pub(in crate::bench) fn at(&self, value: f64) -> f64 {
         let share = if self.is_log {
             (value.max(self.min) / self.min).ln() / (self.max / self.min).ln()
         } else {
@@ -97,7 +97,7 @@ impl Scale {
         self.from + share * (self.to - self.from)
     }
 
-    pub(super) fn ticks(&self) -> Vec<f64> {
+    pub(in crate::bench) fn ticks(&self) -> Vec<f64> {
         if self.is_log { self.decades() } else { self.steps() }
     }
 
@@ -129,7 +129,7 @@ impl Scale {
 }
 
 /// Lines down the plot at the ticks, with their values below.
-pub(super) fn axis(scale: &Scale, top: f64, bottom: f64) -> Markup {
+pub(in crate::bench) fn axis(scale: &Scale, top: f64, bottom: f64) -> Markup {
     html! {
         @for tick in scale.ticks() {
             line class="grid" x1=(pc(scale.at(tick))) x2=(pc(scale.at(tick)))
@@ -143,15 +143,16 @@ pub(super) fn axis(scale: &Scale, top: f64, bottom: f64) -> Markup {
 }
 
 /// A line down the plot at a value that isn't the method's, named at its top.
-pub(super) struct Mark {
-    pub(super) class: &'static str,
-    pub(super) name: &'static str,
-    pub(super) value: f64,
-    pub(super) tooltip: String,
+#[derive(Clone)]
+pub(in crate::bench) struct Mark {
+    pub(in crate::bench) class: &'static str,
+    pub(in crate::bench) name: &'static str,
+    pub(in crate::bench) value: f64,
+    pub(in crate::bench) tooltip: String,
 }
 
 /// Marks with their names in rows from the top; one that lies too far off is an arrow.
-pub(super) fn marks(marks: &[Mark], scale: &Scale, bottom: f64) -> Markup {
+pub(in crate::bench) fn marks(marks: &[Mark], scale: &Scale, bottom: f64) -> Markup {
     html! {
         @for (index, mark) in marks.iter().enumerate() {
             @let baseline = 11.0 + MARK_HEIGHT * index as f64;
@@ -173,16 +174,16 @@ pub(super) fn marks(marks: &[Mark], scale: &Scale, bottom: f64) -> Markup {
 }
 
 /// A place across.
-pub(super) fn pc(place: f64) -> String {
+pub(in crate::bench) fn pc(place: f64) -> String {
     format!("{place:.2}%")
 }
 
 /// A place down.
-pub(super) fn px(place: f64) -> String {
+pub(in crate::bench) fn px(place: f64) -> String {
     format!("{}", (place * 10.0).round() / 10.0)
 }
 
-pub(super) const MARK_HEIGHT: f64 = 16.0;
+pub(in crate::bench) const MARK_HEIGHT: f64 = 16.0;
 
 #[cfg(test)]
 mod tests {

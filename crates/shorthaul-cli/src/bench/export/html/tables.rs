@@ -43,7 +43,7 @@ pub(super) fn table(section: &Section, payload: &Payload) -> Markup {
 }
 
 /// A name that may be broken at spaces, and before a slash that follows a long word.
-pub(super) fn breakable(name: &str) -> Markup {
+pub(in crate::bench) fn breakable(name: &str) -> Markup {
     let joined = name.replace('-', "\u{2011}").replace('–', "\u{2060}–\u{2060}");
     html! {
         @match joined.split_once('/') {
