@@ -208,7 +208,20 @@ fn look_at_files(plan: &Plan) -> Result<(Vec<SourceFile>, Vec<String>)> {
         }
         files.push(SourceFile { name, bytes });
     }
+    warnings.extend(unequal(&files));
     Ok((files, warnings))
+}
+
+fn unequal(files: &[SourceFile]) -> Option<String> {
+    let sizes = || files.iter().map(|file| file.bytes);
+    let (least, most) = (sizes().min()?, sizes().max()?);
+    (least != most).then(|| {
+        let [least, most] = [least, most].map(|bytes| ByteSize(bytes).display().iec());
+        format!(
+            "The files have from {least} to {most}: clients with short ones leave the others alone \
+             at the end, so figures of all together say little. Take files of one size."
+        )
+    })
 }
 
 fn cut_short(plan: &Plan, groups: &[Group]) -> Option<String> {
@@ -246,6 +259,14 @@ mod tests {
         assert_eq!(time_left(second, 2, 6), second * 2);
         assert_eq!(time_left(Duration::ZERO, 0, 6), Duration::ZERO);
         assert_eq!(time_left(second, 7, 6), Duration::ZERO);
+    }
+
+    #[test]
+    fn files_of_several_sizes_are_a_warning() {
+        let file = |bytes| SourceFile { name: "file0".into(), bytes };
+        assert!(unequal(&[file(1 << 20), file(1 << 30)]).unwrap().contains("1.0 GiB"));
+        assert_eq!(unequal(&[file(5), file(5)]), None);
+        assert_eq!(unequal(&[]), None);
     }
 
     #[test]
