@@ -7,6 +7,10 @@ use super::method::Method;
 pub(super) fn methods(source: &Source<'_>, sink: &Sink<'_>) -> &'static [Method] {
     use Method::{CopyFileRange, Map, ReadWrite, SendFile, Splice};
     match (source.kind, sink.kind) {
+        // Others wait for a socket if its modes say so, and those are a stranger's to change.
+        (_, SinkKind::Socket) if sink.is_strangers => &[ReadWrite],
+        // Named pipes can be spliced to without waiting, but not written to.
+        (_, SinkKind::Pipe) if sink.is_strangers => &[Splice, ReadWrite],
         (SourceKind::Sized(_), SinkKind::File) => &[CopyFileRange, SendFile, ReadWrite],
         (SourceKind::Sized(_), SinkKind::Pipe) => &[Splice, ReadWrite],
         (SourceKind::Sized(_), SinkKind::Socket) => &[SendFile, ReadWrite],

@@ -170,7 +170,21 @@ impl Relay {
         sink: impl AsFd,
     ) -> Result<Relayed, RelayError> {
         let until = self.deadline.map(crate::threads::deadline_after);
-        self.run_between(source.as_fd(), Span::of(&range), sink.as_fd(), until, None)
+        self.run_between(source.as_fd(), Span::of(&range), sink.as_fd(), until, None, false)
+    }
+
+    /// Like [`Relay::run`], into a descriptor whose open file is shared with somebody who is not
+    /// trusted and may change its modes under way: pipes and sockets are written only in ways that
+    /// don't wait whatever those are. It ends at `until`, and soon after it `is_unwanted`.
+    pub(crate) fn run_for_stranger(
+        &mut self,
+        source: BorrowedFd<'_>,
+        range: &impl RangeBounds<u64>,
+        sink: BorrowedFd<'_>,
+        until: Instant,
+        is_unwanted: &dyn Fn() -> bool,
+    ) -> Result<Relayed, RelayError> {
+        self.run_between(source, Span::of(range), sink, Some(until), Some(is_unwanted), true)
     }
 
     fn run_between(
@@ -180,8 +194,10 @@ impl Relay {
         sink: BorrowedFd<'_>,
         until: Option<Instant>,
         is_unwanted: Option<&dyn Fn() -> bool>,
+        is_strangers: bool,
     ) -> Result<Relayed, RelayError> {
-        let ends = Source::look_at(source).and_then(|source| Ok((source, Sink::look_at(sink)?)));
+        let look_at_sink = || Ok(Sink { is_strangers, ..Sink::look_at(sink)? });
+        let ends = Source::look_at(source).and_then(|source| Ok((source, look_at_sink()?)));
         let spanned = ends.and_then(|(source, sink)| Ok((source, sink, span.within(&source)?)));
         let (source, sink, bytes) =
             spanned.map_err(|fault| RelayError::before_any(fault, self.method))?;
@@ -250,6 +266,29 @@ fn run_method(method: Method, flow: &mut Flow<'_>, tools: &mut Tools) -> Result<
         Method::SendFile => sendfile::run(flow),
         Method::CopyFileRange => copy_file_range::run(flow),
     }
+}
+
+/// What is known of a range of a source before any of it is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measured {
+    pub(crate) start: u64,
+    /// Bytes of the range, if it is known where it ends.
+    pub(crate) bytes: Option<u64>,
+    /// Whether bytes are had from the source once, and no offset names them.
+    pub(crate) is_stream: bool,
+}
+
+/// Looks at a source as [`Relay::run`] would.
+pub(crate) fn measure(
+    source: BorrowedFd<'_>,
+    range: &impl RangeBounds<u64>,
+) -> Result<Measured, RelayError> {
+    let span = Span::of(range);
+    let measured = Source::look_at(source).and_then(|source| {
+        let (start, bytes) = (span.start, span.within(&source)?);
+        Ok(Measured { start, bytes, is_stream: source.is_stream() })
+    });
+    measured.map_err(|fault| RelayError::before_any(fault, Method::Auto))
 }
 
 /// The bytes that were asked for.

@@ -44,7 +44,7 @@ fn take(flow: &mut Flow<'_>, buffer: &mut [u8]) -> Result<usize, Halt> {
 
 /// Gives all of `bytes`.
 pub(super) fn give(flow: &mut Flow<'_>, bytes: &[u8]) -> Result<(), Halt> {
-    let sink = flow.sink.fd;
+    let (sink, is_strangers) = (flow.sink.fd, flow.sink.is_strangers);
     let mut way = flow.sink.write_way(flow.patience.is_bounded());
     let mut is_careful = false;
     flow.give_all(bytes.len(), |from| {
@@ -53,7 +53,8 @@ pub(super) fn give(flow: &mut Flow<'_>, bytes: &[u8]) -> Result<(), Halt> {
             return write_carefully(sink, bytes);
         }
         match transfer::write(sink, bytes, way) {
-            Err(error) if way == WriteWay::PlainNow && is_not_known(&error) => {
+            // A stranger could fill the pipe between the two calls of a careful write.
+            Err(error) if way == WriteWay::PlainNow && is_not_known(&error) && !is_strangers => {
                 (way, is_careful) = (WriteWay::Plain, true);
                 write_carefully(sink, bytes)
             }
