@@ -28,8 +28,10 @@ pub enum Descriptors {
     #[default]
     Refuse,
     /// Pipes, and connected stream sockets (Unix, IPv4 and IPv6). They are written in ways that
-    /// don't wait, whatever the client does to their modes. (What a client can do is to hold the
-    /// kernel's own lock of a pipe or socket, by writing to it from memory that is slow to be had.)
+    /// don't wait, whatever the client does to their modes. What a client can do still is to hold
+    /// the kernel's own lock of a pipe or TCP socket: it writes to it from memory whose pages never
+    /// come (userfaultfd(2), a file on FUSE), and a worker that writes there waits for as long as
+    /// that client lives. Unix sockets have no such lock.
     Streams,
     /// Those, and regular files of local file systems, memory files among them. A write to a file
     /// waits for its disk whatever the call's deadline; the memory and the room on disk that it
