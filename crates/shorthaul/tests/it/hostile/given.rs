@@ -9,7 +9,7 @@ use shorthaul::{Descriptors, ServerOptions};
 use super::descriptor::sealed;
 use super::raw::{self, Place, Raw, Upload};
 use super::uploads::sealed_file;
-use super::{Census, Stage, isolated, pattern, with_descriptors};
+use super::{Census, Stage, eventually, isolated, pattern, with_descriptors};
 
 fn stage() -> Stage {
     Stage::with(ServerOptions { descriptors: Descriptors::Streams, ..ServerOptions::default() })
@@ -151,6 +151,7 @@ fn those_that_wait_are_counted_and_let_go_of() {
         for (id, (_, writer)) in (2..).zip(&pipes) {
             raw.send_with(&raw::fill(id, Place::given(100), 100, 1), &[writer.as_fd()]);
         }
+        all_have_come(&stage, 5);
         stage.gate.send(()).unwrap();
         assert_eq!(raw.reply().response, b"opened");
         let codes: Vec<u32> = (0..4).map(|_| raw.reply().code).collect();
@@ -161,10 +162,16 @@ fn those_that_wait_are_counted_and_let_go_of() {
         for (id, (_, writer)) in (2..).zip(&pipes[..3]) {
             raw.send_with(&raw::fill(id, Place::given(100), 100, 1), &[writer.as_fd()]);
         }
+        all_have_come(&stage, 9);
         drop((raw, pipes));
         stage.gate.send(()).unwrap();
         stage.ends_clean();
     });
+}
+
+/// Waits until the server has taken in so many calls beside the two that a stage begins with.
+fn all_have_come(stage: &Stage, calls: u64) {
+    eventually("all calls have come", || stage.server.stats().calls == calls + 2);
 }
 
 /// A call without a deadline, whose sink nobody reads: it keeps a worker for half a minute.
