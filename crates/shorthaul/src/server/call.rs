@@ -416,7 +416,9 @@ impl Open {
     /// The answer that says what went wrong, and how much is in the client's descriptor.
     fn failure(&self, status: Status) -> Answer<OwnedFd> {
         let relayed = self.out.as_ref().filter(|out| matches!(out.sink, Sink::Relayed));
-        Answer::failure(status).after_relay(relayed.map_or(0, |out| out.written))
+        let bytes = relayed.map_or(0, |out| out.written);
+        let status = if bytes > 0 { carried_out(status) } else { status };
+        Answer::failure(status).after_relay(bytes)
     }
 
     /// The payload as it was written, ready to be sent.

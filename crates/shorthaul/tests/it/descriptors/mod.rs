@@ -11,7 +11,9 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use shorthaul::{CallError, Descriptors, InboundCall, Reply, SealedObject, ServerOptions, Status};
+use shorthaul::{
+    CallError, Code, Descriptors, InboundCall, Reply, SealedObject, ServerOptions, Status,
+};
 
 pub(super) use self::failures::relay_to_nobody;
 use super::service::{AnyClient, Running, pattern, payload_bytes, start};
@@ -65,6 +67,10 @@ fn serve(call: &mut InboundCall) -> Result<(), Status> {
         "twice" => {
             call.relay(file_of(&payload), ..)?;
             call.payload(1)?.fill(0, 1)?;
+        }
+        "fail" => {
+            call.relay(file_of(&payload), ..)?;
+            return Err(Status::new(Code::ResourceExhausted, "no more of it"));
         }
         other => unreachable!("{other}"),
     }

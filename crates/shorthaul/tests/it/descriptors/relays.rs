@@ -164,6 +164,24 @@ fn a_payload_that_was_relayed_stays() {
     assert_eq!(failed.descriptor_bytes(), None);
 }
 
+/// Codes that say so are for calls of which nothing is left behind.
+#[test]
+fn a_failure_after_a_relay_can_not_be_tried_again() {
+    let running = start_with(Descriptors::Streams);
+    let mut client = AnyClient::connect(&running.path, true).unwrap();
+    for (bytes, code, is_retryable) in
+        [(5000, Code::DataLoss, false), (0, Code::ResourceExhausted, true)]
+    {
+        let (sink, asked) = (Sink::new(SinkKind::Pipe), request(bytes, 1));
+        let failed = send_into(&mut client, "fail", &asked, &sink.descriptor, PATIENCE);
+        let failed = failed.unwrap_err();
+        assert_eq!(failed.error().code(), code);
+        assert_eq!(failed.error().is_retryable(), is_retryable);
+        assert_eq!(failed.descriptor_bytes(), Some(bytes as u64));
+        assert_eq!(sink.finish().len(), bytes);
+    }
+}
+
 /// The caller's own descriptor stays as it was: open, and in its own mode.
 #[test]
 fn modes_are_left_alone() {
