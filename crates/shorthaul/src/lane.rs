@@ -21,12 +21,21 @@ pub enum Lane {
     Sealed,
     /// The server copied it out of the caller's buffer (uploads).
     CopyOut,
+    /// The server relayed it into a descriptor of the caller's.
+    Descriptor,
 }
 
 impl Lane {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::None, Self::Inline, Self::FillWrite, Self::FillMap, Self::Sealed, Self::CopyOut];
+    pub const ALL: [Self; 7] = [
+        Self::None,
+        Self::Inline,
+        Self::FillWrite,
+        Self::FillMap,
+        Self::Sealed,
+        Self::CopyOut,
+        Self::Descriptor,
+    ];
 }
 
 impl fmt::Display for Lane {
@@ -38,6 +47,7 @@ impl fmt::Display for Lane {
             Self::FillMap => "fill(map)",
             Self::Sealed => "sealed",
             Self::CopyOut => "copy-out",
+            Self::Descriptor => "descriptor",
         })
     }
 }
@@ -50,6 +60,7 @@ impl From<LaneNumber> for Lane {
             LaneNumber::FillWrite => Self::FillWrite,
             LaneNumber::FillMap => Self::FillMap,
             LaneNumber::Sealed => Self::Sealed,
+            LaneNumber::Descriptor => Self::Descriptor,
         }
     }
 }

@@ -34,9 +34,11 @@
 //!
 //! A call says where its answer's payload may go: [`into`](Call::into) a buffer that is used again,
 //! [`inline`](Call::inline) behind the reply, [`sealed`](Call::sealed) in memory of the server's
-//! that nobody can change any more, or [`auto`](Call::auto): the client chooses by size and by what
-//! earlier calls taught, and the [`Reply`] says what it took and why. Bulk goes the other way as
-//! [`payload`](Call::payload), or by one of the calls beside it that name a lane.
+//! that nobody can change any more, [`into_descriptor`](Call::into_descriptor) a pipe, socket or
+//! file that is handed over, where the service allows it; or [`auto`](Call::auto): the client
+//! chooses by size and by what earlier calls taught, and the [`Reply`] says what it took and why.
+//! Bulk goes the other way as [`payload`](Call::payload), or by one of the calls beside it that
+//! name a lane.
 //!
 //! [`Client`] makes calls from many threads over one connection, with a thread of its own;
 //! [`DirectClient`] makes one at a time on the caller's thread, in half the hops. Servers and
@@ -80,7 +82,7 @@ pub use object::SealedObject;
 pub use parts::{Parts, parts_bytes};
 pub use payload::MessageBytes;
 pub use server::{
-    FillMethod, FillPolicy, InboundCall, PayloadIn, PayloadOut, Peer, RunningServer, Server,
-    ServerOptions, ServerStats, Service, ThreadRole,
+    Descriptors, FillMethod, FillPolicy, InboundCall, PayloadIn, PayloadOut, Peer, RunningServer,
+    Server, ServerOptions, ServerStats, Service, ThreadRole,
 };
 pub use trust::{PeerPolicy, peer_policy};

@@ -35,7 +35,8 @@ impl Default for Limits {
 pub struct UserLimits {
     /// Connections.
     pub connections_max: u64,
-    /// Regions registered, one-shot ones included: each is a descriptor of the server.
+    /// Regions registered, one-shot ones included, and descriptors handed over with calls: each is
+    /// a descriptor of the server.
     pub regions_max: u64,
     /// Bytes of those regions: no more can be mapped, or filled at the server's charge, at a time.
     pub region_bytes_max: u64,
@@ -121,6 +122,8 @@ pub(crate) const POOL_BYTES_MAX: usize = 256 << 20;
 pub(crate) const POOL_BLOCKS_MAX: usize = 64;
 /// Bytes that a relay moves with one system call.
 pub const RELAY_CHUNK_BYTES_MAX: usize = 64 << 20;
+/// Relays that a server keeps for later calls, each with a buffer and a pipe.
+pub(crate) const RELAYS_KEPT_MAX: usize = 16;
 /// Methods whose payloads' sizes a client remembers for its automatic choices.
 pub(crate) const AUTO_METHODS_MAX: usize = 1024;
 /// Notices that wait to be read on a client; further ones push out the oldest.
@@ -137,11 +140,15 @@ pub(crate) const RETIRED_BYTES_MAX: u64 = 4 << 30;
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A frame that has begun must grow within this.
 pub(crate) const FRAME_STALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// A peer that is owed bytes must take some within this.
+/// A peer that is owed bytes must take some within this; so must a descriptor that it has handed
+/// over to be relayed into.
 pub(crate) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// A cancelled call must be acknowledged within this, or its buffer is retired.
 pub(crate) const CANCEL_ACK_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long accepting rests when the process is out of descriptors.
 pub(crate) const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// How much longer than its deadline a caller waits for the server's word on a call whose
+/// descriptor the server may be relaying into: only that says how much is in it.
+pub(crate) const LAST_WORD_GRACE: Duration = Duration::from_secs(1);
 /// A call without a deadline of its own has this one.
 pub(crate) const DEADLINE_DEFAULT: Duration = Duration::from_secs(60);

@@ -2,6 +2,7 @@
 //! wanted, by when.
 
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::buffer::Buffer;
@@ -41,19 +42,21 @@ pub(crate) struct Outgoing<'a> {
     pub(super) bulk: Bulk<'a>,
     /// Lengths of the bulk's parts, if it has several and does not say so itself.
     pub(super) part_lengths: &'a [usize],
-    pub(super) wanted: Wanted,
+    pub(super) wanted: Wanted<'a>,
     pub(super) timeout: Option<Duration>,
 }
 
 /// Where the payload of the answer is wanted.
 #[derive(Debug)]
-pub(super) enum Wanted {
+pub(super) enum Wanted<'a> {
     Nothing,
     Inline(usize),
     Buffer(Buffer, Range<usize>),
     Fresh(usize),
     Sealed(usize),
     Auto(usize),
+    /// In a descriptor of the caller's, at most so many bytes.
+    Descriptor(BorrowedFd<'a>, u64),
 }
 
 /// The bulk that goes with the request.
@@ -159,6 +162,28 @@ impl<'a, T: Transport> Call<'a, T> {
         self.want(Wanted::Auto(bytes_max))
     }
 
+    /// Wants the payload of the answer relayed into a pipe, socket or file: the server writes it
+    /// there, from where the descriptor stands. Only servers that allow it do
+    /// ([`ServerOptions::descriptors`](crate::ServerOptions::descriptors)).
+    ///
+    /// The server gets the descriptor's open file and closes it when the call is answered; this
+    /// process's own stays open. [`Reply::len`] says how many bytes are in it, and of a call that
+    /// fails [`CallError::descriptor_bytes`] does: for that word of the server's the caller waits
+    /// up to a second longer than the call's deadline. A descriptor whose other end is read by the
+    /// thread that makes the call, after it, must have room for all of the payload.
+    pub fn into_descriptor(self, descriptor: &'a (impl AsFd + ?Sized)) -> Self {
+        self.into_descriptor_at_most(descriptor, u64::MAX)
+    }
+
+    /// Like [`Call::into_descriptor`], at most `bytes_max` bytes.
+    pub fn into_descriptor_at_most(
+        self,
+        descriptor: &'a (impl AsFd + ?Sized),
+        bytes_max: u64,
+    ) -> Self {
+        self.want(Wanted::Descriptor(descriptor.as_fd(), bytes_max))
+    }
+
     /// Gives up after `timeout`; without it, after the client's default.
     pub fn deadline(mut self, timeout: Duration) -> Self {
         self.outgoing.timeout = Some(timeout);
@@ -181,7 +206,7 @@ impl<'a, T: Transport> Call<'a, T> {
         (self.transport, self.outgoing)
     }
 
-    fn want(mut self, wanted: Wanted) -> Self {
+    fn want(mut self, wanted: Wanted<'a>) -> Self {
         self.outgoing.wanted = wanted;
         self
     }
@@ -195,8 +220,9 @@ impl<'a, T: Transport> Call<'a, T> {
 impl Outgoing<'_> {
     /// The buffers of a call that is not made.
     pub(super) fn into_error(self, error: crate::error::Error) -> CallError {
+        let has_descriptor = matches!(self.wanted, Wanted::Descriptor(..));
         let answer = if let Wanted::Buffer(buffer, _) = self.wanted { Some(buffer) } else { None };
         let upload = if let Bulk::Buffer(buffer, _) = self.bulk { Some(buffer) } else { None };
-        CallError::new(error, answer, upload)
+        CallError::new(error, answer, upload).with_descriptor_bytes(has_descriptor.then_some(0))
     }
 }

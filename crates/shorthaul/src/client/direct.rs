@@ -227,6 +227,7 @@ impl DirectClient {
         let way = Way {
             peer: self.limits(),
             takes_sealed: self.connection.link.peer_takes_sealed(),
+            takes_descriptors: self.connection.link.peer_takes_descriptors(),
             common: &self.common,
             home: &self.home,
             deadline,
@@ -237,9 +238,9 @@ impl DirectClient {
         if let Err(error) = trouble {
             return Err(prepared.held.into_error(error));
         }
-        let borrowed = prepared.borrowed;
+        let (borrowed, waits_until) = (prepared.borrowed, prepared.waits_until());
         let call = self.start(prepared, remaining);
-        let outcome = self.wait_for(call, borrowed, deadline);
+        let outcome = self.wait_for(call, borrowed, waits_until);
         // A server may answer before it has read all, and time may be over before.
         let owned = self.connection.link.own(borrowed, &self.common.pool);
         if let Err(error) = owned.map_err(|error| self.die(lost(error))) {

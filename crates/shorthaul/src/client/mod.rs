@@ -56,6 +56,7 @@ pub struct Client {
     server: Credentials,
     limits: Limits,
     takes_sealed: bool,
+    takes_descriptors: bool,
     timeout_default: Duration,
     next_id: AtomicU64,
     /// Waiting places that nobody waits at.
@@ -110,6 +111,7 @@ impl Client {
         let link = &connected.connection.link;
         let (server, limits) = (connected.server, link.peer_limits());
         let takes_sealed = link.peer_takes_sealed();
+        let takes_descriptors = link.peer_takes_descriptors();
         let (shared, thread) = Reactor::start(connected, options)
             .map_err(|error| Error::io("can't start the client's thread", error))?;
         let home: Arc<dyn Home> = shared.clone();
@@ -119,6 +121,7 @@ impl Client {
             server,
             limits,
             takes_sealed,
+            takes_descriptors,
             timeout_default: options.deadline,
             next_id: AtomicU64::new(1),
             slots: Mutex::default(),
@@ -229,6 +232,7 @@ impl Client {
         let way = Way {
             peer: self.limits,
             takes_sealed: self.takes_sealed,
+            takes_descriptors: self.takes_descriptors,
             common,
             home: &self.home,
             deadline,
@@ -242,7 +246,7 @@ impl Client {
             return Err(prepared.held.into_error(Error::LimitReached(message)));
         }
         let slot = self.slots().pop().unwrap_or_default();
-        let (call, deadline) = (self.new_id(), prepared.deadline);
+        let (call, deadline) = (self.new_id(), prepared.waits_until());
         let submission = Submission::new(call, prepared, slot.ticket());
         match self.shared.inbox.push(Command::Call(submission)) {
             Ok(()) => Ok(Pending { client: self, call, deadline, slot: Some(slot) }),

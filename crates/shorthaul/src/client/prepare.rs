@@ -2,7 +2,7 @@
 //! out that the server must refuse.
 
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use super::call::{Bulk, Outgoing, Wanted};
 use super::reply::{CallError, Common, Guess, Held};
 use crate::error::{Error, Result};
 use crate::lane::{Lane, Reason};
-use crate::limits::{Limits, METHOD_BYTES_MAX, PAYLOAD_ALIGNMENT};
+use crate::limits::{LAST_WORD_GRACE, Limits, METHOD_BYTES_MAX, PAYLOAD_ALIGNMENT};
 use crate::object::SealedObject;
 use crate::parts::{Parts, parts_bytes};
 use crate::payload::PooledMemory;
@@ -43,6 +43,8 @@ pub(super) struct Prepared<'a> {
 pub(super) struct Way<'a> {
     pub(super) peer: Limits,
     pub(super) takes_sealed: bool,
+    /// Whether the server relays into descriptors.
+    pub(super) takes_descriptors: bool,
     pub(super) common: &'a Common,
     pub(super) home: &'a Arc<dyn Home>,
     /// When the caller stops waiting.
@@ -245,8 +247,19 @@ impl<'a> Outgoing<'a> {
 }
 
 impl<'a> Prepared<'a> {
+    /// Until when the server's word is waited for: a little longer where only that says how much is
+    /// in the caller's descriptor.
+    pub(super) fn waits_until(&self) -> Instant {
+        match self.room.fill {
+            Fill::Descriptor { .. } => {
+                self.deadline.checked_add(LAST_WORD_GRACE).unwrap_or(self.deadline)
+            }
+            _ => self.deadline,
+        }
+    }
+
     /// Offers room for the answer.
-    fn offer(&mut self, wanted: Wanted, choice: Option<Choice>, way: &Way<'_>) -> Result<()> {
+    fn offer(&mut self, wanted: Wanted<'_>, choice: Option<Choice>, way: &Way<'_>) -> Result<()> {
         match wanted {
             Wanted::Nothing => {}
             Wanted::Inline(bytes_max) => self.room.inline_bytes = bytes_max as u64,
@@ -265,7 +278,33 @@ impl<'a> Prepared<'a> {
                 self.room.fill = Fill::OneShot { bytes: bytes as u64 };
             }
             Wanted::Auto(bytes_max) => self.offer_automatically(bytes_max, choice, way)?,
+            Wanted::Descriptor(descriptor, bytes) => {
+                self.offer_descriptor(descriptor, bytes, way)?
+            }
         }
+        Ok(())
+    }
+
+    fn offer_descriptor(
+        &mut self,
+        descriptor: BorrowedFd<'_>,
+        bytes: u64,
+        way: &Way<'_>,
+    ) -> Result<()> {
+        // Nothing is in it unless the server says so.
+        self.held.descriptor_bytes = Some(0);
+        if !way.takes_descriptors {
+            return Err(Error::Misuse(
+                "the server takes no descriptors to be relayed into (ServerOptions::descriptors): \
+                 offer a buffer, or room inline"
+                    .into(),
+            ));
+        }
+        let sent = descriptor
+            .try_clone_to_owned()
+            .map_err(|error| Error::io("the descriptor can't be sent", error))?;
+        self.descriptors.push(sent);
+        self.room.fill = Fill::Descriptor { bytes };
         Ok(())
     }
 

@@ -40,13 +40,22 @@ pub(super) struct Held {
     /// The buffer that the request's payload lies in.
     pub(super) upload: Option<Buffer>,
     pub(super) upload_lane: Lane,
+    /// Bytes that are in the descriptor that the call hands over, if it does.
+    pub(super) descriptor_bytes: Option<u64>,
     /// Of a call whose lanes were the client's choice.
     pub(super) guess: Option<Box<Guess>>,
 }
 
 impl Default for Held {
     fn default() -> Self {
-        Self { answer: None, offset: 0, upload: None, upload_lane: Lane::None, guess: None }
+        Self {
+            answer: None,
+            offset: 0,
+            upload: None,
+            upload_lane: Lane::None,
+            descriptor_bytes: None,
+            guess: None,
+        }
     }
 }
 
@@ -66,6 +75,7 @@ impl Held {
     pub(super) fn into_error(mut self, error: Error) -> CallError {
         self.give_back();
         CallError::new(error, self.answer.take(), self.upload.take())
+            .with_descriptor_bytes(self.descriptor_bytes)
     }
 
     /// Gives buffers that the client keeps back to it.
@@ -102,6 +112,8 @@ enum Memory {
     Unopened(Stranger, u64),
     /// There was one, but this process is out of descriptors.
     Lost,
+    /// In the descriptor that the caller has handed over: not here.
+    Descriptor,
 }
 
 /// A descriptor from the server that nobody has looked at. Closing it can wait for whoever made it.
@@ -144,7 +156,8 @@ impl Reply {
         guess.and_then(|guess| guess.upload_reason).unwrap_or(Reason::Asked)
     }
 
-    /// Bytes of payload that are valid.
+    /// Bytes of payload that are valid. Those of a payload on [`Lane::Descriptor`] are in the
+    /// caller's descriptor, and can't be had from here.
     pub fn len(&self) -> usize {
         self.parts.bytes()
     }
@@ -194,9 +207,10 @@ impl Reply {
         }
     }
 
-    /// Copies the payload, or as much of it as fits; returns how many bytes that was.
+    /// Copies the payload, or as much of it as fits; returns how many bytes that was: none of a
+    /// payload that is in a descriptor.
     pub fn copy_to(&self, target: &mut [u8]) -> usize {
-        let bytes = self.len().min(target.len());
+        let bytes = self.bytes_here().min(target.len());
         self.copy_range(0, &mut target[..bytes]);
         bytes
     }
@@ -205,14 +219,14 @@ impl Reply {
     /// was. None if there are fewer parts.
     pub fn copy_part_to(&self, index: usize, target: &mut [u8]) -> Option<usize> {
         let part = self.parts.get(index)?;
-        let bytes = part.len().min(target.len());
+        let bytes = part.len().min(self.bytes_here()).min(target.len());
         self.copy_range(part.start, &mut target[..bytes]);
         Some(bytes)
     }
 
     /// A copy of the payload.
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut copy = vec![0; self.len()];
+        let mut copy = vec![0; self.bytes_here()];
         self.copy_to(&mut copy);
         copy
     }
@@ -244,6 +258,11 @@ impl Reply {
     /// chosen stays with the client.
     pub fn into_upload_buffer(mut self) -> Option<Buffer> {
         self.take_upload_buffer()
+    }
+
+    /// Bytes of payload that can be had from here.
+    fn bytes_here(&self) -> usize {
+        if let Memory::Descriptor = self.memory { 0 } else { self.len() }
     }
 
     fn take_answer_buffer(&mut self) -> Option<Buffer> {
@@ -379,11 +398,18 @@ struct Inner {
     error: Error,
     answer: Option<Buffer>,
     upload: Option<Buffer>,
+    descriptor_bytes: Option<u64>,
 }
 
 impl CallError {
     pub(super) fn new(error: Error, answer: Option<Buffer>, upload: Option<Buffer>) -> Self {
-        Self { inner: Box::new(Inner { error, answer, upload }) }
+        let descriptor_bytes = None;
+        Self { inner: Box::new(Inner { error, answer, upload, descriptor_bytes }) }
+    }
+
+    pub(super) fn with_descriptor_bytes(mut self, bytes: Option<u64>) -> Self {
+        self.inner.descriptor_bytes = bytes;
+        self
     }
 
     /// One whose buffers are not the caller's any more, or that had none.
@@ -394,6 +420,13 @@ impl CallError {
     /// What went wrong.
     pub fn error(&self) -> &Error {
         &self.inner.error
+    }
+
+    /// How many bytes of the payload are in the descriptor that went into the call. None if that is
+    /// not known (the connection was lost, or the server did not say in time), or if there was
+    /// none.
+    pub fn descriptor_bytes(&self) -> Option<u64> {
+        self.inner.descriptor_bytes
     }
 
     /// The buffer for the answer, to be used again: none after a time-out, for the server may still
@@ -431,8 +464,9 @@ pub(crate) type Outcome = Result<Reply, CallError>;
 
 /// Puts an answer and what its call held together. Quick: whatever takes time is left to
 /// [`Reply::open`].
-pub(super) fn outcome(answer: Answered<OwnedFd>, held: Held, common: &Common) -> Outcome {
-    let Answered { status, lane, parts, response, payload, sealed } = answer;
+pub(super) fn outcome(answer: Answered<OwnedFd>, mut held: Held, common: &Common) -> Outcome {
+    let Answered { status, lane, parts, given_bytes, response, payload, sealed } = answer;
+    held.descriptor_bytes = held.descriptor_bytes.map(|_| given_bytes);
     if let Some(guess) = &held.guess
         && guess.answer.is_some()
     {
@@ -453,6 +487,7 @@ pub(super) fn outcome(answer: Answered<OwnedFd>, held: Held, common: &Common) ->
             Memory::Unopened(Stranger(Some(descriptor)), offset)
         }
         (Lane::Sealed, _, None) => Memory::Lost,
+        (Lane::Descriptor, ..) => Memory::Descriptor,
         (_, Some(memory), _) => Memory::Inline(memory),
         (..) => Memory::Buffer,
     };

@@ -88,8 +88,11 @@ pub(crate) enum ClientEvent<D, T> {
 #[derive(Debug)]
 pub(crate) struct Answered<D> {
     pub(crate) status: Option<Status>,
+    /// None in a failure, whatever was relayed before it.
     pub(crate) lane: LaneNumber,
     pub(crate) parts: Parts,
+    /// Bytes of payload that are in the descriptor that came with the call.
+    pub(crate) given_bytes: u64,
     pub(crate) response: MessageBytes,
     pub(crate) payload: Option<PooledMemory>,
     /// The sealed memory file, and where in it the payload starts. None on the sealed lane: this
@@ -173,7 +176,7 @@ impl<D, T> ClientConnection<D, T> {
         let call = Call { call: id, remaining_ns, room, upload, parts, method, request };
         let head = Frame::Call(call).encode(payload_bytes as u64);
         self.link.outbox.push(OutFrame { head, payload, payload_bytes, descriptors });
-        let shared_bytes = room.fill.bytes() + upload_bytes_shared(upload);
+        let shared_bytes = room.fill.memory_bytes() + upload_bytes_shared(upload);
         let state = CallState::Waiting(token);
         self.table.calls.insert(id, OpenCall { room, shared_bytes, state });
     }
@@ -274,6 +277,11 @@ impl<D, T> Table<D, T> {
                     parts: if status.is_none() { reply.parts.clone() } else { Parts::default() },
                     status,
                     lane,
+                    given_bytes: if reply.lane == LaneNumber::Descriptor {
+                        reply.payload_bytes
+                    } else {
+                        0
+                    },
                     response: MessageBytes::from_slice(reply.response),
                     payload,
                     sealed: sealed.pop().map(|descriptor| (descriptor, reply.offset)),
@@ -319,20 +327,16 @@ impl<D, T> Table<D, T> {
 /// offered, is a violation.
 fn check_answer(room: &Room, reply: &Reply<'_>) -> Result<(Option<Status>, LaneNumber), Violation> {
     if reply.code != Code::Ok {
-        if reply.lane != LaneNumber::None {
-            return Err(Violation::Answer("a failure with a payload"));
-        }
-        let mut status = Status::new(reply.code, reply.message);
-        let is_size = reply.code == Code::OutOfRange && reply.payload_bytes > 0;
-        status.bytes_needed = is_size.then_some(reply.payload_bytes);
+        let status = check_failure(room, reply)?;
         return Ok((Some(status), LaneNumber::None));
     }
     let inline_bytes_max = room.inline_bytes_max();
     let (is_offered, bytes_max) = match reply.lane {
         LaneNumber::None => (reply.payload_bytes == 0, 0),
         LaneNumber::Inline => (inline_bytes_max > 0, inline_bytes_max),
-        LaneNumber::FillMap | LaneNumber::FillWrite => (room.fill != Fill::None, room.fill.bytes()),
+        LaneNumber::FillMap | LaneNumber::FillWrite => (room.fill.is_memory(), room.fill.bytes()),
         LaneNumber::Sealed => (room.sealed_bytes > 0, room.sealed_bytes),
+        LaneNumber::Descriptor => (takes_relay(room), room.fill.bytes()),
     };
     if !is_offered {
         return Err(Violation::Answer("a lane that the call did not offer"));
@@ -344,6 +348,29 @@ fn check_answer(room: &Room, reply: &Reply<'_>) -> Result<(Option<Status>, LaneN
         return Err(Violation::Answer("more payload than the call offered room for"));
     }
     Ok((None, reply.lane))
+}
+
+/// A failure has no payload, but for what of it was relayed before.
+fn check_failure(room: &Room, reply: &Reply<'_>) -> Result<Status, Violation> {
+    let mut status = Status::new(reply.code, reply.message);
+    match reply.lane {
+        LaneNumber::None => {
+            let is_size = reply.code == Code::OutOfRange && reply.payload_bytes > 0;
+            status.bytes_needed = is_size.then_some(reply.payload_bytes);
+        }
+        LaneNumber::Descriptor if takes_relay(room) => {
+            let is_possible = (1..=room.fill.bytes()).contains(&reply.payload_bytes);
+            if !is_possible || reply.parts.count() != 1 {
+                return Err(Violation::Answer("a failure with a payload that can't be"));
+            }
+        }
+        _ => return Err(Violation::Answer("a failure with a payload")),
+    }
+    Ok(status)
+}
+
+fn takes_relay(room: &Room) -> bool {
+    matches!(room.fill, Fill::Descriptor { .. })
 }
 
 /// Bytes of the client's own memory that the server reads until its reply.

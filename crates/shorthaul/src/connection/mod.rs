@@ -30,7 +30,7 @@ use self::outbox::{OutFrame, Outbox};
 use crate::error::Code;
 use crate::limits::{HANDSHAKE_TIMEOUT, Limits, MESSAGE_BYTES_CAP};
 use crate::payload::MemoryPool;
-use crate::wire::{FEATURE_SEALED, Frame, Hello, VERSION, WireError};
+use crate::wire::{FEATURE_DESCRIPTORS, FEATURE_SEALED, Frame, Hello, VERSION, WireError};
 
 /// The descriptors that came with one read.
 #[derive(Debug)]
@@ -94,6 +94,8 @@ pub(crate) struct Link<D> {
     assembler: Assembler<D>,
     outbox: Outbox<D>,
     limits: Limits,
+    /// Abilities of this side beyond the version.
+    features: u64,
     /// The peer's limits and abilities, once its hello is here.
     peer: Option<(Limits, u64)>,
     hello_by: Instant,
@@ -108,6 +110,7 @@ impl<D> Link<D> {
             assembler: Assembler::new(limits, pool),
             outbox: Outbox::new(),
             limits,
+            features: FEATURE_SEALED,
             peer: None,
             hello_by: now + HANDSHAKE_TIMEOUT,
             is_patient: false,
@@ -192,6 +195,11 @@ impl<D> Link<D> {
         self.peer.is_some_and(|(_, features)| features & FEATURE_SEALED != 0)
     }
 
+    /// Whether the peer relays into descriptors that come with calls.
+    pub(crate) fn peer_takes_descriptors(&self) -> bool {
+        self.peer.is_some_and(|(_, features)| features & FEATURE_DESCRIPTORS != 0)
+    }
+
     /// When [`Self::check_time`] has something to find.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let hello = (!self.is_open()).then_some(self.hello_by);
@@ -229,8 +237,8 @@ impl<D> Link<D> {
     }
 
     fn push_hello(&mut self, version_min: u16) {
-        let limits = self.limits;
-        let hello = Hello { version_min, version_max: VERSION, features: FEATURES, limits };
+        let (limits, features) = (self.limits, self.features);
+        let hello = Hello { version_min, version_max: VERSION, features, limits };
         self.push(Frame::Hello(hello));
     }
 
@@ -247,9 +255,6 @@ impl<D> Link<D> {
         Ok(())
     }
 }
-
-/// Abilities of this side beyond the version.
-const FEATURES: u64 = FEATURE_SEALED;
 
 const NO_LIMITS: Limits = Limits {
     calls_max: 0,

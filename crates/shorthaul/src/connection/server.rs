@@ -12,7 +12,9 @@ use crate::error::{Code, Status};
 use crate::limits::{Limits, PAYLOAD_ALIGNMENT};
 use crate::parts::Parts;
 use crate::payload::{MemoryPool, MessageBytes, PooledMemory, concat};
-use crate::wire::{Call, Fill, Frame, LaneNumber, Reply, Room, Span, Upload, VERSION};
+use crate::wire::{
+    Call, FEATURE_DESCRIPTORS, Fill, Frame, LaneNumber, Reply, Room, Span, Upload, VERSION,
+};
 
 /// One client, as its server sees it. `D` is what a descriptor is, `R` what a region becomes once
 /// its descriptor was accepted.
@@ -73,12 +75,13 @@ pub(crate) struct IncomingCall<D, R> {
     pub(crate) parts: Parts,
 }
 
-/// The client's memory that the answer may fill, as [`Room::fill`] says.
+/// What of the client's the answer may fill, as [`Room::fill`] says.
 #[derive(Debug)]
 pub(crate) enum IncomingFill<D, R> {
     None,
     Region(IncomingSpan<R>),
     OneShot { descriptor: D, bytes: u64 },
+    Descriptor { descriptor: D },
 }
 
 /// The bulk that came with the request.
@@ -105,7 +108,8 @@ pub(crate) struct IncomingSpan<R> {
 pub(crate) struct Answer<D> {
     pub(crate) status: Option<Status>,
     pub(crate) lane: LaneNumber,
-    /// With OUT_OF_RANGE: one of as many bytes as are needed.
+    /// Of a failure: one of as many bytes as are in the descriptor, on that lane; else, with
+    /// OUT_OF_RANGE, of as many as are needed.
     pub(crate) parts: Parts,
     pub(crate) response: MessageBytes,
     /// The inline payload, of which as many bytes are sent as the parts have.
@@ -123,6 +127,11 @@ impl<D, R: Clone> ServerConnection<D, R> {
             refused: Vec::new(),
         };
         Self { link: Link::new(limits, pool, now), table }
+    }
+
+    /// Tells the client that calls may bring descriptors to be relayed into; before the hellos.
+    pub(crate) fn take_given_descriptors(&mut self) {
+        self.link.features |= FEATURE_DESCRIPTORS;
     }
 
     /// The next thing that happened. Time is what deadlines of calls count from.
@@ -298,6 +307,7 @@ impl<D, R: Clone> Table<D, R> {
             Fill::None => IncomingFill::None,
             Fill::Region(span) => IncomingFill::Region(self.span(span)?),
             Fill::OneShot { bytes } => IncomingFill::OneShot { descriptor: next()?, bytes },
+            Fill::Descriptor { .. } => IncomingFill::Descriptor { descriptor: next()? },
         };
         let upload = match (call.upload, payload) {
             (Upload::Region(span), _) => IncomingUpload::Region(self.span(span)?),
@@ -344,7 +354,7 @@ impl<D, R: Clone> Table<D, R> {
                 return Err(region_too_large(bytes, bytes_max));
             }
             Fill::Region(span) => drop(self.span(span)?),
-            Fill::None | Fill::OneShot { .. } => {}
+            Fill::None | Fill::OneShot { .. } | Fill::Descriptor { .. } => {}
         }
         match call.upload {
             Upload::Sealed { offset, bytes } => {
@@ -434,10 +444,19 @@ impl<D> Answer<D> {
         }
     }
 
+    /// The same, with so many bytes of payload in the client's descriptor.
+    pub(crate) fn after_relay(mut self, bytes: usize) -> Self {
+        if bytes > 0 {
+            (self.lane, self.parts) = (LaneNumber::Descriptor, Parts::one(bytes));
+        }
+        self
+    }
+
     /// Bytes of payload that it moves.
     pub(crate) fn moved_bytes(&self) -> u64 {
-        // In a failure the bytes are what a buffer needs, and nothing was moved.
-        if self.status.is_none() { self.parts.bytes() as u64 } else { 0 }
+        // In other failures the bytes are what a buffer needs, and nothing was moved.
+        let has_moved = self.status.is_none() || self.lane == LaneNumber::Descriptor;
+        if has_moved { self.parts.bytes() as u64 } else { 0 }
     }
 }
 

@@ -12,6 +12,10 @@ use super::method::Method;
 pub(super) fn methods(source: &Source<'_>, sink: &Sink<'_>) -> &'static [Method] {
     use Method::{CopyFileRange, ReadWrite, Splice};
     match (source.kind, sink.kind) {
+        // Others wait for a socket if its modes say so, and those are a stranger's to change.
+        (_, SinkKind::Socket) if sink.is_strangers => &[ReadWrite],
+        // Named pipes can be spliced to without waiting, but not written to.
+        (_, SinkKind::Pipe) if sink.is_strangers => &[Splice, ReadWrite],
         (SourceKind::Unsized | SourceKind::Device, _) | (_, SinkKind::Appending) => &[ReadWrite],
         (SourceKind::Sized(_), SinkKind::File) if may_share_blocks(sink) => {
             &[CopyFileRange, Splice, ReadWrite]

@@ -36,6 +36,8 @@ pub(super) struct Sink<'a> {
     pub(super) kind: SinkKind,
     /// Whether its own mode is to return instead of waiting.
     pub(super) is_nonblocking: bool,
+    /// Whether somebody who is not trusted may change that under way.
+    pub(super) is_strangers: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +137,8 @@ impl<'a> Sink<'a> {
             FileType::Directory => return Err(misuse("the sink is a directory")),
             _ => return Err(misuse("the sink is no file, device, pipe or socket")),
         };
-        Ok(Self { fd, kind, is_nonblocking: flags.contains(OFlags::NONBLOCK) })
+        let is_nonblocking = flags.contains(OFlags::NONBLOCK);
+        Ok(Self { fd, kind, is_nonblocking, is_strangers: false })
     }
 
     /// How bytes are given to it, if a call that waits for it `is_bounded`.
@@ -143,6 +146,7 @@ impl<'a> Sink<'a> {
         match self.kind {
             SinkKind::Socket if is_bounded => WriteWay::SendNow,
             SinkKind::Socket => WriteWay::Send,
+            SinkKind::Pipe if self.is_strangers => WriteWay::PlainNow,
             SinkKind::Pipe if is_bounded && !self.is_nonblocking => WriteWay::PlainNow,
             _ => WriteWay::Plain,
         }

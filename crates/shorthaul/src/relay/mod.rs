@@ -130,7 +130,7 @@ impl Relay {
 
     /// Moves at most so many bytes with one system call. Between two, deadline and cancel are
     /// looked at and progress is told. At least 1; more than
-    /// [`RELAY_CHUNK_BYTES_MAX`](crate::limits::RELAY_CHUNK_BYTES_MAX) are taken as that.
+    /// [`RELAY_CHUNK_BYTES_MAX`] are taken as that.
     #[must_use]
     pub fn chunk_bytes(self, bytes: usize) -> Self {
         Self { chunk_bytes: bytes.clamp(1, RELAY_CHUNK_BYTES_MAX), ..self }
@@ -172,7 +172,29 @@ impl Relay {
         sink: impl AsFd,
     ) -> Result<Relayed, RelayError> {
         let until = self.deadline.map(deadline_after);
-        self.run_between(source.as_fd(), Span::of(&range), sink.as_fd(), until)
+        let sink = Sink::look_at(sink.as_fd());
+        self.run_between(
+            source.as_fd(),
+            Span::of(&range),
+            sink,
+            Bounds { until, is_unwanted: None },
+        )
+    }
+
+    /// Like [`Relay::run`], into a descriptor whose open file is shared with somebody who is not
+    /// trusted and may change its modes under way: pipes and sockets are written only in ways that
+    /// don't wait whatever those are. It ends at `until`, and soon after it `is_unwanted`.
+    pub(crate) fn run_for_stranger(
+        &mut self,
+        source: BorrowedFd<'_>,
+        range: &impl RangeBounds<u64>,
+        sink: BorrowedFd<'_>,
+        until: Instant,
+        is_unwanted: &dyn Fn() -> bool,
+    ) -> Result<Relayed, RelayError> {
+        let bounds = Bounds { until: Some(until), is_unwanted: Some(is_unwanted) };
+        let sink = Sink::look_at(sink).map(|sink| Sink { is_strangers: true, ..sink });
+        self.run_between(source, Span::of(range), sink, bounds)
     }
 
     /// Moves the bytes of `range` from `source` into `memory` at `room.start`; into no more than
@@ -184,8 +206,9 @@ impl Relay {
         memory: &SharedMapping,
         room: Range<usize>,
     ) -> Result<Relayed, RelayError> {
-        let (method, until) = (self.method, self.deadline.map(deadline_after));
-        let Prepared { mut flow, .. } = self.prepare(source.as_fd(), Span::of(&range), until)?;
+        let method = self.method;
+        let bounds = Bounds { until: self.deadline.map(deadline_after), is_unwanted: None };
+        let Prepared { mut flow, .. } = self.prepare(source.as_fd(), Span::of(&range), bounds)?;
         let moved = match method {
             Method::Auto | Method::ReadWrite => memory::run(&mut flow, memory, room),
             _ => Err(Halt::Unsupported("memory of this process is read into".into())),
@@ -197,12 +220,12 @@ impl Relay {
         &mut self,
         source: BorrowedFd<'_>,
         span: Span,
-        sink: BorrowedFd<'_>,
-        until: Option<Instant>,
+        sink: Result<Sink<'_>, Fault>,
+        bounds: Bounds<'_>,
     ) -> Result<Relayed, RelayError> {
         let method = self.method;
-        let sink = Sink::look_at(sink).map_err(|fault| RelayError::before_any(fault, method))?;
-        let Prepared { mut flow, tools } = self.prepare(source, span, until)?;
+        let sink = sink.map_err(|fault| RelayError::before_any(fault, method))?;
+        let Prepared { mut flow, tools } = self.prepare(source, span, bounds)?;
         if flow.source.kind == SourceKind::Pipe && ends::are_the_same(flow.source.fd, sink.fd) {
             let message = "source and sink are one pipe: what is written would be read again";
             return flow.finish(method, Err(Fault::Misuse(message.into()).into()), sink.name());
@@ -219,8 +242,9 @@ impl Relay {
         &'a mut self,
         source: BorrowedFd<'a>,
         span: Span,
-        until: Option<Instant>,
+        bounds: Bounds<'a>,
     ) -> Result<Prepared<'a>, RelayError> {
+        let Bounds { until, is_unwanted } = bounds;
         let source = Source::look_at(source);
         let spanned = source.and_then(|source| Ok((source, span.within(&source)?)));
         let (source, bytes) =
@@ -232,7 +256,7 @@ impl Relay {
             bytes,
             is_end_asked: span.end.is_some(),
             chunk_bytes: self.chunk_bytes,
-            patience: Patience { until, cancel: self.cancel.as_ref(), is_unwanted: None },
+            patience: Patience { until, cancel: self.cancel.as_ref(), is_unwanted },
             on_progress: self.on_progress.as_deref_mut(),
             taken: 0,
             given: 0,
@@ -241,6 +265,12 @@ impl Relay {
         };
         Ok(Prepared { flow, tools: &mut self.tools })
     }
+}
+
+/// What may end a run, beside its [`Cancel`].
+struct Bounds<'a> {
+    until: Option<Instant>,
+    is_unwanted: Option<&'a dyn Fn() -> bool>,
 }
 
 /// What a run works with.
@@ -302,6 +332,29 @@ fn run_method(
         Method::SendFile => sendfile::run(flow, sink),
         Method::CopyFileRange => copy_file_range::run(flow, sink),
     }
+}
+
+/// What is known of a range of a source before any of it is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measured {
+    pub(crate) start: u64,
+    /// Bytes of the range, if it is known where it ends.
+    pub(crate) bytes: Option<u64>,
+    /// Whether bytes are had from the source once, and no offset names them.
+    pub(crate) is_stream: bool,
+}
+
+/// Looks at a source as [`Relay::run`] would.
+pub(crate) fn measure(
+    source: BorrowedFd<'_>,
+    range: &impl RangeBounds<u64>,
+) -> Result<Measured, RelayError> {
+    let span = Span::of(range);
+    let measured = Source::look_at(source).and_then(|source| {
+        let (start, bytes) = (span.start, span.within(&source)?);
+        Ok(Measured { start, bytes, is_stream: source.is_stream() })
+    });
+    measured.map_err(|fault| RelayError::before_any(fault, Method::Auto))
 }
 
 /// The bytes that were asked for.

@@ -46,7 +46,7 @@ fn take(flow: &mut Flow<'_>, buffer: &mut [u8]) -> Result<usize, Halt> {
 /// Gives all of `bytes`.
 pub(super) fn give(flow: &mut Flow<'_>, sink: &Sink<'_>, bytes: &[u8]) -> Result<(), Halt> {
     let mut way = sink.write_way(flow.patience.is_bounded());
-    let sink = sink.fd;
+    let (sink, is_strangers) = (sink.fd, sink.is_strangers);
     let mut is_careful = false;
     flow.give_all(sink, bytes.len(), |from| {
         let bytes = &bytes[from..];
@@ -54,7 +54,8 @@ pub(super) fn give(flow: &mut Flow<'_>, sink: &Sink<'_>, bytes: &[u8]) -> Result
             return write_carefully(sink, bytes);
         }
         match transfer::write(sink, bytes, way) {
-            Err(error) if way == WriteWay::PlainNow && is_not_known(&error) => {
+            // A stranger could fill the pipe between the two calls of a careful write.
+            Err(error) if way == WriteWay::PlainNow && is_not_known(&error) && !is_strangers => {
                 (way, is_careful) = (WriteWay::Plain, true);
                 write_carefully(sink, bytes)
             }

@@ -1,14 +1,15 @@
 //! What a server is for: calls come in, each is answered exactly once.
 
 use std::fmt;
-use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::ops::{Range, RangeBounds};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use shorthaul_platform::memory::{LentFile, SharedMapping};
 use smallvec::SmallVec;
 
+use super::given::{Descriptors, none_taken};
 use super::incoming::{PayloadIn, Source, Upload};
 use super::outgoing::{FillPolicy, FillTarget, Out, PayloadOut, Sink, Target, no_memory};
 use super::peer::{Completion, Peer, Spent};
@@ -64,15 +65,17 @@ enum State {
 
 /// The parts of a call that is not answered yet.
 pub(crate) struct Open {
-    peer: Peer,
-    shared: Arc<Shared>,
-    call: u64,
-    deadline: Option<Instant>,
+    pub(super) peer: Peer,
+    pub(super) shared: Arc<Shared>,
+    pub(super) call: u64,
+    pub(super) deadline: Option<Instant>,
     text: MessageBytes,
     method_bytes: usize,
     upload: Upload,
-    target: Target,
-    out: Option<Out>,
+    pub(super) target: Target,
+    pub(super) out: Option<Out>,
+    /// Whether the payload is a relay's, and not to be replaced.
+    pub(super) has_relayed: bool,
     /// Whether this runs on the reactor itself, which takes the answer from here, and unmaps after
     /// it has sent it.
     on_reactor: bool,
@@ -118,6 +121,7 @@ impl InboundCall {
                 upload,
                 target,
                 out,
+                has_relayed: false,
                 on_reactor,
                 charged_bytes,
                 request_bytes,
@@ -183,9 +187,10 @@ impl InboundCall {
     /// first. The server's own [`FillPolicy`] says how a client's buffer is filled.
     ///
     /// # Errors
-    /// OUT_OF_RANGE naming the size needed if the caller has room for less; INVALID_ARGUMENT if its
-    /// memory was refused; RESOURCE_EXHAUSTED if memory can't be mapped or had. Return it by `?`:
-    /// it is what the caller should get.
+    /// OUT_OF_RANGE naming the size needed if the caller has room for less; INVALID_ARGUMENT or
+    /// PERMISSION_DENIED if its memory or descriptor was refused; RESOURCE_EXHAUSTED if memory
+    /// can't be mapped or had; FAILED_PRECONDITION after a [relay](InboundCall::relay). Return it
+    /// by `?`: it is what the caller should get.
     pub fn payload(&mut self, bytes: usize) -> Result<PayloadOut<'_>, Status> {
         let policy = self.open().map(|open| open.shared.config.fill);
         self.payload_with(bytes, policy.unwrap_or_default())
@@ -201,11 +206,42 @@ impl InboundCall {
         policy: FillPolicy,
     ) -> Result<PayloadOut<'_>, Status> {
         let open = self.open_mut().ok_or_else(answered_already)?;
-        // What an earlier payload held is given back first.
-        open.out = None;
-        let shared = &*open.shared;
-        let out = open.out.insert(Out::begin(&open.target, bytes, policy, shared)?);
-        Ok(PayloadOut { out, target: &open.target, shared })
+        open.begin_payload()?;
+        open.payload_out_with(bytes, policy)
+    }
+
+    /// Answers with a range of a file, pipe or socket as payload: read straight into the caller's
+    /// memory, or relayed into its descriptor, at once and without its bytes being looked at.
+    /// Returns how many bytes that is.
+    ///
+    /// ```
+    /// # use std::fs::File;
+    /// # use shorthaul::{InboundCall, Status};
+    /// fn serve(call: &mut InboundCall, file: &File) -> Result<(), Status> {
+    ///     call.relay(file, 4096..8192)?;
+    ///     call.reply(&[])
+    /// }
+    /// ```
+    ///
+    /// A range without an end goes to the end that the source has now; of what has no size (pipes,
+    /// sockets, files of /proc) to where reading ends, as far as there is room (of memory, up to a
+    /// gibibyte). It takes as long as source and sink do, but not beyond the call's deadline, and
+    /// ends soon after the call is taken back or its connection is gone. A payload that was relayed
+    /// is not replaced by another one.
+    ///
+    /// # Errors
+    /// As [`InboundCall::payload`]; OUT_OF_RANGE if a source of unknown size has more than there is
+    /// room for; DATA_LOSS if it ends before the range does; DEADLINE_EXCEEDED, CANCELLED, ABORTED
+    /// if nobody reads the descriptor any more; INVALID_ARGUMENT for a range or source that can't
+    /// be. What of it is in the caller's descriptor all the same, the caller is told with the
+    /// answer.
+    pub fn relay(
+        &mut self,
+        source: impl AsFd,
+        range: impl RangeBounds<u64>,
+    ) -> Result<u64, Status> {
+        let open = self.open_mut().ok_or_else(answered_already)?;
+        open.relay(source.as_fd(), &range)
     }
 
     /// Answers with a part of a sealed object as payload: a caller who takes sealed memory gets the
@@ -223,7 +259,7 @@ impl InboundCall {
     ) -> Result<(), Status> {
         assert!(object.contains(&range), "bytes {range:?} of an object of {}", object.len());
         let open = self.open_mut().ok_or_else(answered_already)?;
-        open.out = None;
+        open.begin_payload()?;
         if let Some(out) = Out::of_object(&open.target, object, &range) {
             open.out = Some(out);
             return Ok(());
@@ -231,7 +267,9 @@ impl InboundCall {
         self.payload(range.len())?.copy_from(&object[range])
     }
 
-    /// Answers: success, with these response bytes and the payload as far as it was written.
+    /// Answers: success, with these response bytes and the payload as far as it was written. What
+    /// was written for a descriptor of the caller's is relayed into it now, within the call's
+    /// deadline; if that fails, so does the call.
     ///
     /// # Errors
     /// FAILED_PRECONDITION if it is answered already; OUT_OF_RANGE if the response is larger than a
@@ -250,8 +288,7 @@ impl InboundCall {
                 answer.response = SmallVec::from_slice(response);
                 (answer, mapping)
             }
-            // The call was carried out, so that no code may say that it can be made again.
-            Err(status) => (Answer::failure(Status::new(Code::DataLoss, status.message)), None),
+            Err(status) => (open.failure(carried_out(status)), None),
         };
         self.state = open.complete(answer, mapping);
         Ok(())
@@ -263,8 +300,9 @@ impl InboundCall {
     /// FAILED_PRECONDITION if it is answered already.
     pub fn fail(&mut self, status: Status) -> Result<(), Status> {
         let mut open = self.take_open().ok_or_else(answered_already)?;
+        let answer = open.failure(status);
         let mapping = open.out.take().and_then(|out| used_mapping(out.sink));
-        self.state = open.complete(Answer::failure(status), mapping);
+        self.state = open.complete(answer, mapping);
         Ok(())
     }
 
@@ -349,6 +387,40 @@ impl Open {
         self.target.room.inline_bytes_max()
     }
 
+    /// Makes ready for a payload: what an earlier one held is given back, and the client's
+    /// descriptor is looked at.
+    pub(super) fn begin_payload(&mut self) -> Result<(), Status> {
+        if self.has_relayed {
+            let message = "the payload was relayed already: a call has one";
+            return Err(Status::new(Code::FailedPrecondition, message));
+        }
+        self.out = None;
+        self.target.fill.open(&self.shared);
+        Ok(())
+    }
+
+    pub(super) fn payload_out(&mut self, bytes: usize) -> Result<PayloadOut<'_>, Status> {
+        self.payload_out_with(bytes, self.shared.config.fill)
+    }
+
+    fn payload_out_with(
+        &mut self,
+        bytes: usize,
+        policy: FillPolicy,
+    ) -> Result<PayloadOut<'_>, Status> {
+        let shared = &*self.shared;
+        let out = self.out.insert(Out::begin(&self.target, bytes, policy, shared)?);
+        Ok(PayloadOut { out, target: &self.target, shared })
+    }
+
+    /// The answer that says what went wrong, and how much is in the client's descriptor.
+    fn failure(&self, status: Status) -> Answer<OwnedFd> {
+        let relayed = self.out.as_ref().filter(|out| matches!(out.sink, Sink::Relayed));
+        let bytes = relayed.map_or(0, |out| out.written);
+        let status = if bytes > 0 { carried_out(status) } else { status };
+        Answer::failure(status).after_relay(bytes)
+    }
+
     /// The payload as it was written, ready to be sent.
     fn finish_payload(&mut self) -> Result<(Answer<OwnedFd>, Option<UsedMapping>), Status> {
         let mut answer = Answer {
@@ -381,6 +453,14 @@ impl Open {
                 answer.sealed = Some((file, offset as u64));
                 None
             }
+            Sink::Staged { draft, .. } => {
+                let (given, gone) = self.give_staged(draft, bytes);
+                if let Err(status) = gone {
+                    self.out = Some(Out::relayed(usize::try_from(given).unwrap_or(usize::MAX)));
+                    return Err(status);
+                }
+                None
+            }
             sink => used_mapping(sink),
         };
         Ok((answer, mapping))
@@ -392,6 +472,7 @@ impl Open {
         let request_bytes = self.request_bytes;
         let inline_bytes = self.inline_bytes();
         self.count(&answer);
+        self.target.fill.close_given(&self.shared);
         let mut keep = SmallVec::new();
         let mut unmap = None;
         match (mapping, &self.target.fill) {
@@ -454,7 +535,7 @@ fn used_mapping(sink: Sink) -> Option<UsedMapping> {
     }
 }
 
-/// What becomes of memory that the client offers to be filled.
+/// What becomes of what the client offers to be filled.
 fn fill_target(
     fill: IncomingFill<OwnedFd, Arc<Region>>,
     mapping: &mut impl FnMut(&Region) -> Option<Arc<SharedMapping>>,
@@ -478,6 +559,20 @@ fn fill_target(
                 Err(rejected) => {
                     shared.undertaker.bury(rejected.remains);
                     FillTarget::Refused(rejected.status)
+                }
+            }
+        }
+        // Not looked at here, for that is work.
+        IncomingFill::Descriptor { descriptor } => {
+            let share = match shared.config.descriptors {
+                Descriptors::Refuse => Err(none_taken()),
+                _ => shared.charge(account, Whose::Client, 0),
+            };
+            match share {
+                Ok(share) => FillTarget::Unopened(descriptor, share),
+                Err(status) => {
+                    shared.undertaker.bury(descriptor);
+                    FillTarget::Refused(status)
                 }
             }
         }
@@ -528,6 +623,14 @@ impl fmt::Debug for InboundCall {
             .field("request_bytes", &self.request().len())
             .field("payload_bytes_max", &self.payload_bytes_max())
             .finish_non_exhaustive()
+    }
+}
+
+/// The failure of a call that was carried out: no code may say that it can be made again.
+fn carried_out(status: Status) -> Status {
+    match status.code {
+        Code::ResourceExhausted | Code::Unavailable => Status::new(Code::DataLoss, status.message),
+        _ => status,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod call;
 mod driver;
+mod given;
 mod incoming;
 mod listener;
 mod outgoing;
@@ -9,6 +10,7 @@ mod peer;
 mod queue;
 mod reactor;
 mod region;
+mod relaying;
 mod shared;
 mod workers;
 
@@ -24,6 +26,7 @@ use std::time::{Duration, Instant};
 use shorthaul_platform::memory::{LentFile, Trust};
 
 pub use self::call::{InboundCall, Service};
+pub use self::given::Descriptors;
 pub use self::incoming::PayloadIn;
 use self::listener::Listener;
 pub use self::outgoing::{FillMethod, FillPolicy, PayloadOut};
@@ -65,6 +68,8 @@ pub struct ServerOptions {
     /// Vouches for all who may connect: handlers get slices of the clients' own memory then, where
     /// they would get copies.
     pub trust: Option<Trust>,
+    /// Which descriptors of clients' payloads are relayed into. By default none.
+    pub descriptors: Descriptors,
     /// Called on each thread when it starts; to pin it, for instance.
     pub on_thread_start: Option<Arc<dyn Fn(ThreadRole) + Send + Sync>>,
 }
@@ -92,6 +97,7 @@ impl Default for ServerOptions {
             socket_mode: 0o600,
             policy: None,
             trust: None,
+            descriptors: Descriptors::Refuse,
             on_thread_start: None,
         }
     }
@@ -154,11 +160,18 @@ impl Server {
     ///
     /// # Errors
     /// [`Error::Io`] if a thread or a poll can't be had; [`Error::Misuse`] for options without a
-    /// reactor or worker.
+    /// reactor or worker, or that take descriptors without workers to relay into them.
     pub fn start(self, service: impl Service) -> Result<RunningServer> {
         let options = self.options;
         if options.reactors == 0 || (options.workers == 0 && !options.inline_handlers) {
             return Err(Error::Misuse("a server needs a reactor and a worker at least".into()));
+        }
+        if options.inline_handlers && options.descriptors != Descriptors::Refuse {
+            return Err(Error::Misuse(
+                "relaying into clients' descriptors can wait for them, which reactors must not: \
+                 don't run handlers inline, or refuse descriptors"
+                    .into(),
+            ));
         }
         start(self.listener, &options, Box::new(service))
             .map_err(|error| Error::io("can't start the server's threads", error))
@@ -275,6 +288,7 @@ fn start(
         limits,
         fill: options.fill,
         inline_handlers: options.inline_handlers,
+        descriptors: options.descriptors,
         kept_mappings_max: options.kept_mappings_max,
         may_map_peers: peers_can_be_mapped(),
         may_lend: LentFile::is_possible(),
@@ -344,6 +358,7 @@ impl fmt::Debug for ServerOptions {
             .field("limits", &self.limits)
             .field("user_limits", &self.user_limits)
             .field("fill", &self.fill)
+            .field("descriptors", &self.descriptors)
             .finish_non_exhaustive()
     }
 }

@@ -2,12 +2,13 @@
 
 use std::io::{self, Write};
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use shorthaul_platform::memory::{Draft, SharedMapping};
 use shorthaul_platform::store::Store;
 
+use super::given::GivenSink;
 use super::region::{Account, Region, Share, Whose};
 use super::shared::Shared;
 use crate::error::{Code, Status};
@@ -57,12 +58,16 @@ pub(crate) struct Target {
     pub(super) account: Arc<Account>,
 }
 
-/// The client's memory that may be filled.
+/// What of the client's may be filled.
 #[derive(Debug)]
 pub(crate) enum FillTarget {
     None,
-    /// The client's memory was refused; whoever asks for a payload is told why.
+    /// It was refused; whoever asks for a payload is told why.
     Refused(Status),
+    /// A descriptor to be relayed into that nobody has looked at yet.
+    Unopened(OwnedFd, Share),
+    /// One that payloads may be relayed into.
+    Given(GivenSink),
     Region {
         region: Arc<Region>,
         offset: usize,
@@ -106,6 +111,11 @@ impl Target {
         } else {
             Err(too_large(bytes, self.bytes_max()))
         }
+    }
+
+    /// Whether `bytes` bytes go to what is to be filled.
+    pub(super) fn fills(&self, bytes: u64) -> Result<bool, Status> {
+        Ok(self.choose(bytes)? == Choice::Fill)
     }
 
     /// Whether `bytes` bytes of an object go out as they are: few are copied sooner, and the client
@@ -152,6 +162,13 @@ pub(super) enum Sink {
     },
     /// A sealed object of the service's, from this byte on.
     Object(SealedObject, usize),
+    /// What is relayed into the client's descriptor when the call is answered.
+    Staged {
+        draft: Draft,
+        _share: Share,
+    },
+    /// What was relayed there already.
+    Relayed,
 }
 
 impl Out {
@@ -171,6 +188,7 @@ impl Out {
                 let kept = kept.as_ref().filter(|_| policy.keep_mapping);
                 begin_fill(region, kept, keep, policy.method, shared)?
             }
+            (Choice::Fill, FillTarget::Given(_)) => begin_staged(target, bytes, shared)?,
             (Choice::Inline | Choice::Fill, _) => {
                 Sink::Inline(shared.pool.take(bytes).map_err(|error| no_memory(bytes, &error))?)
             }
@@ -194,6 +212,11 @@ impl Out {
         })
     }
 
+    /// A payload of which so many bytes are in the client's descriptor.
+    pub(super) fn relayed(bytes: usize) -> Self {
+        Self { written: bytes, ..Self::with(Sink::Relayed, bytes, Store::Ordinary) }
+    }
+
     fn with(sink: Sink, bytes: usize, store: Store) -> Self {
         Self { sink, bytes, written: 0, ended: Vec::new(), part_start: 0, store }
     }
@@ -206,6 +229,7 @@ impl Out {
             Sink::Map { .. } => LaneNumber::FillMap,
             Sink::Write => LaneNumber::FillWrite,
             Sink::Sealed { .. } | Sink::Object(..) => LaneNumber::Sealed,
+            Sink::Staged { .. } | Sink::Relayed => LaneNumber::Descriptor,
         }
     }
 
@@ -235,6 +259,14 @@ fn begin_sealed(target: &Target, bytes: usize, shared: &Shared) -> Result<Sink, 
     let share = shared.charge(&target.account, Whose::Server, bytes as u64)?;
     let draft = Draft::create(MEMFD_NAME, bytes).map_err(|error| no_memory(bytes, &error))?;
     Ok(Sink::Sealed { draft, share })
+}
+
+/// What a handler writes into a descriptor is memory of the server's first: a handler that is slow,
+/// or fails half-way, leaves nothing half-written with the client.
+fn begin_staged(target: &Target, bytes: usize, shared: &Shared) -> Result<Sink, Status> {
+    let share = shared.charge(&target.account, Whose::Server, bytes as u64)?;
+    let draft = Draft::create(MEMFD_NAME, bytes).map_err(|error| no_memory(bytes, &error))?;
+    Ok(Sink::Staged { draft, _share: share })
 }
 
 fn begin_fill(
@@ -323,7 +355,7 @@ impl PayloadOut<'_> {
                 slice.fill(0);
                 write(slice)?;
             }
-            (Sink::Sealed { draft, .. }, _) => {
+            (Sink::Sealed { draft, .. } | Sink::Staged { draft, .. }, _) => {
                 write(&mut draft.as_mut_slice()?[at..at + bytes])?;
             }
             (Sink::Map { mapping, .. }, Some(trust)) => {
@@ -337,10 +369,15 @@ impl PayloadOut<'_> {
                 write(&mut scratch)?;
                 return self.copy_from(&scratch);
             }
-            (Sink::Nowhere | Sink::Object(..), _) => write(&mut [])?,
+            (Sink::Nowhere | Sink::Object(..) | Sink::Relayed, _) => write(&mut [])?,
         }
         self.out.written += bytes;
         Ok(())
+    }
+
+    /// Bytes that were written.
+    pub(super) fn written(&self) -> usize {
+        self.out.written
     }
 
     /// Bytes that can still be written.
@@ -366,8 +403,10 @@ impl PayloadOut<'_> {
                 let start = offset(self.target) + at;
                 mapping.fill(start..start + bytes, value, store);
             }
-            Sink::Write | Sink::Sealed { .. } => return self.fill_by_write(value, bytes),
-            Sink::Nowhere | Sink::Object(..) => {}
+            Sink::Write | Sink::Sealed { .. } | Sink::Staged { .. } => {
+                return self.fill_by_write(value, bytes);
+            }
+            Sink::Nowhere | Sink::Object(..) | Sink::Relayed => {}
         }
         self.out.written += bytes;
         Ok(())
@@ -383,8 +422,10 @@ impl PayloadOut<'_> {
         match &mut self.out.sink {
             Sink::Inline(memory) => memory.memory_mut().copy_in(at, source, store),
             Sink::Map { mapping, .. } => mapping.copy_in(offset(self.target) + at, source, store),
-            Sink::Write | Sink::Sealed { .. } => self.write_through_kernel(at, source)?,
-            Sink::Nowhere | Sink::Object(..) => {}
+            Sink::Write | Sink::Sealed { .. } | Sink::Staged { .. } => {
+                self.write_through_kernel(at, source)?;
+            }
+            Sink::Nowhere | Sink::Object(..) | Sink::Relayed => {}
         }
         self.out.written += source.len();
         Ok(())
@@ -417,7 +458,7 @@ impl PayloadOut<'_> {
     }
 
     /// One pread; counts what it brought as written.
-    fn read_some(
+    pub(super) fn read_some(
         &mut self,
         file: std::os::fd::BorrowedFd<'_>,
         from: u64,
@@ -430,13 +471,13 @@ impl PayloadOut<'_> {
                 let start = offset(self.target) + at;
                 mapping.read_from(file, from, start..start + bytes)?
             }
-            Sink::Write | Sink::Sealed { .. } => {
+            Sink::Write | Sink::Sealed { .. } | Sink::Staged { .. } => {
                 let mut scratch = self.shared.pool.take(bytes.min(CHUNK_BYTES))?;
                 let read = rustix::io::pread(file, &mut scratch[..], from)?;
                 self.write_through_kernel(at, &scratch[..read])?;
                 read
             }
-            Sink::Nowhere | Sink::Object(..) => 0,
+            Sink::Nowhere | Sink::Object(..) | Sink::Relayed => 0,
         };
         self.out.written += read;
         Ok(read)
@@ -466,7 +507,9 @@ impl PayloadOut<'_> {
 
     fn write_through_kernel(&mut self, at: usize, source: &[u8]) -> io::Result<()> {
         match (&mut self.out.sink, &self.target.fill) {
-            (Sink::Sealed { draft, .. }, _) => draft.write_at(at, source),
+            (Sink::Sealed { draft, .. } | Sink::Staged { draft, .. }, _) => {
+                draft.write_at(at, source)
+            }
             (_, FillTarget::Region { region, offset, .. }) => {
                 region.file.write_all_at(offset + at, source)
             }

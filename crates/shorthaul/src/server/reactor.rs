@@ -16,6 +16,7 @@ use shorthaul_platform::socket::{self, Credentials, Wait};
 
 use super::call::InboundCall;
 use super::driver::{Driver, End, Event};
+use super::given::Descriptors;
 use super::listener::Listener;
 use super::peer::{Command, Completion, Peer, Spent};
 use super::region::{MappingCache, Membership, Region, Whose};
@@ -299,7 +300,10 @@ impl Reactor {
     fn adopt(&mut self, socket: UnixStream, peer: Peer, membership: Membership, now: Instant) {
         let key = peer.key();
         let pool = Arc::clone(&self.shared.pool);
-        let connection = ServerConnection::new(self.shared.config.limits, pool, now);
+        let mut connection = ServerConnection::new(self.shared.config.limits, pool, now);
+        if self.shared.config.descriptors != Descriptors::Refuse {
+            connection.take_given_descriptors();
+        }
         let driver = Driver::new(socket, connection, peer, membership);
         if self.stop_by.is_some() || driver.register(self.poll.registry()).is_err() {
             self.shared.connections.fetch_sub(1, Ordering::Relaxed);

@@ -1,12 +1,13 @@
 //! What the threads of one server have in common.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shorthaul_platform::memory::Trust;
 
 use super::call::{InboundCall, Service};
+use super::given::Descriptors;
 use super::outgoing::FillPolicy;
 use super::queue::ServiceQueue;
 use super::region::{Account, Accounts, Share, Whose};
@@ -14,6 +15,7 @@ use crate::error::Status;
 use crate::lane::LaneCounters;
 use crate::limits::{LENT_LOOKS_AT_REST, Limits};
 use crate::payload::MemoryPool;
+use crate::relay::Relay;
 use crate::threads::Reaper;
 use crate::trust::PeerPolicy;
 
@@ -31,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) undertaker: Reaper,
     /// Connections over all reactors.
     pub(crate) connections: AtomicUsize,
+    /// Relays that nobody uses at the moment.
+    relays: Mutex<Vec<Relay>>,
     next_key: AtomicU64,
 }
 
@@ -39,6 +43,7 @@ pub(crate) struct Config {
     pub(crate) limits: Limits,
     pub(crate) fill: FillPolicy,
     pub(crate) inline_handlers: bool,
+    pub(crate) descriptors: Descriptors,
     pub(crate) kept_mappings_max: usize,
     /// Whether stores into peers' memory can't fail, see
     /// [`peers_can_be_mapped`](crate::trust::peers_can_be_mapped).
@@ -67,6 +72,7 @@ impl Shared {
             reaper,
             undertaker,
             connections: AtomicUsize::new(0),
+            relays: Mutex::default(),
             next_key: AtomicU64::new(FIRST_KEY),
         }
     }
@@ -87,6 +93,10 @@ impl Shared {
         bytes: u64,
     ) -> Result<Share, Status> {
         self.accounts.charge(account, whose, bytes, |returned| self.reaper.bury(returned))
+    }
+
+    pub(super) fn relays(&self) -> MutexGuard<'_, Vec<Relay>> {
+        self.relays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A number for a connection that no other will ever have.

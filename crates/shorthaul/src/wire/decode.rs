@@ -32,7 +32,7 @@ pub(crate) enum WireError {
     Magic,
     #[error("a hello with versions {0} to {1} makes no sense")]
     Versions(u16, u16),
-    #[error("unknown memory {0} to be filled")]
+    #[error("unknown kind {0} of what is to be filled")]
     UnknownFill(u8),
     #[error("unknown kind {0} of upload")]
     UnknownUpload(u8),
@@ -178,6 +178,7 @@ fn decode_fill(number: u8, span: &Span) -> Result<Fill, WireError> {
         FILL_NONE if bytes == 0 => Fill::None,
         FILL_REGION => return Ok(Fill::Region(*span)),
         FILL_ONE_SHOT => Fill::OneShot { bytes },
+        FILL_DESCRIPTOR => Fill::Descriptor { bytes },
         FILL_NONE => return Err(WireError::Reserved(Kind::Call)),
         other => return Err(WireError::UnknownFill(other)),
     };
@@ -301,6 +302,7 @@ impl LaneNumber {
             2 => Self::FillWrite,
             3 => Self::FillMap,
             4 => Self::Sealed,
+            5 => Self::Descriptor,
             _ => return None,
         })
     }
@@ -309,6 +311,7 @@ impl LaneNumber {
 pub(super) const FILL_NONE: u8 = 0;
 pub(super) const FILL_REGION: u8 = 1;
 pub(super) const FILL_ONE_SHOT: u8 = 2;
+pub(super) const FILL_DESCRIPTOR: u8 = 3;
 /// Also of a call without an upload.
 pub(super) const UPLOAD_INLINE: u8 = 0;
 pub(super) const UPLOAD_REGION: u8 = 1;

@@ -3,7 +3,8 @@
 use smallvec::SmallVec;
 
 use super::decode::{
-    FILL_NONE, FILL_ONE_SHOT, FILL_REGION, UPLOAD_INLINE, UPLOAD_REGION, UPLOAD_SEALED,
+    FILL_DESCRIPTOR, FILL_NONE, FILL_ONE_SHOT, FILL_REGION, UPLOAD_INLINE, UPLOAD_REGION,
+    UPLOAD_SEALED,
 };
 use super::{Call, Fill, Frame, HEADER_BYTES, Header, Hello, Kind, MAGIC, Reply, Span, Upload};
 use crate::error::Code;
@@ -113,6 +114,7 @@ fn call_body(call: &Call<'_>) -> Head {
         Fill::None => (FILL_NONE, none),
         Fill::Region(span) => (FILL_REGION, span),
         Fill::OneShot { bytes } => (FILL_ONE_SHOT, Span { bytes, ..none }),
+        Fill::Descriptor { bytes } => (FILL_DESCRIPTOR, Span { bytes, ..none }),
     };
     let (upload, upload_span) = match call.upload {
         Upload::None | Upload::Inline { .. } => (UPLOAD_INLINE, none),

@@ -24,6 +24,8 @@ pub(crate) const MAGIC: [u8; 8] = *b"shorthl\0";
 pub(crate) const VERSION: u16 = 1;
 /// The ability to take sealed memory files.
 pub(crate) const FEATURE_SEALED: u64 = 1;
+/// The ability to relay payloads into descriptors that come with calls.
+pub(crate) const FEATURE_DESCRIPTORS: u64 = 2;
 
 /// What a frame is, by its number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +105,7 @@ pub(crate) struct Room {
     pub(crate) sealed_bytes: u64,
 }
 
-/// Memory of the client's that the server may fill.
+/// What of the client's the server may fill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Fill {
     #[default]
@@ -112,6 +114,8 @@ pub(crate) enum Fill {
     Region(Span),
     /// In the memory file that comes with this call, which is as long as said.
     OneShot { bytes: u64 },
+    /// The pipe, socket or file that comes with this call, which takes at most so many bytes.
+    Descriptor { bytes: u64 },
 }
 
 /// A part of a registered region.
@@ -141,7 +145,8 @@ pub(crate) struct Reply<'a> {
     pub(crate) call: u64,
     pub(crate) code: Code,
     pub(crate) lane: LaneNumber,
-    /// Payload bytes that are valid; with OUT_OF_RANGE, the bytes that a buffer needs.
+    /// Payload bytes that are valid; of a failure on the lane *descriptor*, those that are in it
+    /// all the same; of another with OUT_OF_RANGE, the bytes that a buffer needs.
     pub(crate) payload_bytes: u64,
     /// Where in a sealed memory file the payload starts.
     pub(crate) offset: u64,
@@ -159,6 +164,7 @@ pub(crate) enum LaneNumber {
     FillWrite = 2,
     FillMap = 3,
     Sealed = 4,
+    Descriptor = 5,
 }
 
 impl Room {
@@ -180,8 +186,25 @@ impl Fill {
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::None => 0,
-            Self::Region(Span { bytes, .. }) | Self::OneShot { bytes } => *bytes,
+            Self::Region(Span { bytes, .. })
+            | Self::OneShot { bytes }
+            | Self::Descriptor { bytes } => *bytes,
         }
+    }
+
+    /// Bytes of the client's memory among them.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        if let Self::Descriptor { .. } = self { 0 } else { self.bytes() }
+    }
+
+    /// Whether it is memory.
+    pub(crate) fn is_memory(&self) -> bool {
+        matches!(self, Self::Region(_) | Self::OneShot { .. })
+    }
+
+    /// Whether a descriptor of its own comes with it.
+    fn has_descriptor(&self) -> bool {
+        matches!(self, Self::OneShot { .. } | Self::Descriptor { .. })
     }
 }
 
@@ -197,9 +220,9 @@ impl Upload {
 }
 
 impl Call<'_> {
-    /// Descriptors that come with it: the memory file to be filled, then the one that is sealed.
+    /// Descriptors that come with it: the one to be filled, then the sealed memory file.
     pub(crate) fn descriptors(&self) -> u8 {
-        u8::from(matches!(self.room.fill, Fill::OneShot { .. }))
+        u8::from(self.room.fill.has_descriptor())
             + u8::from(matches!(self.upload, Upload::Sealed { .. }))
     }
 }

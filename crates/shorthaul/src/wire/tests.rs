@@ -21,7 +21,7 @@ const _: () = assert!(Kind::Release.body_bytes_min() == 8);
 const _: () = assert!(Kind::Notice.body_bytes_min() == 8);
 const _: () = assert!(Kind::Goodbye.body_bytes_min() == 8);
 const _: () = assert!(BODY_BYTES_MAX == 1_048_576 && crate::limits::MESSAGE_BYTES_CAP == 1_032_192);
-const _: () = assert!(PARTS_MAX == 1024 && FEATURE_SEALED == 1);
+const _: () = assert!(PARTS_MAX == 1024 && FEATURE_SEALED == 1 && FEATURE_DESCRIPTORS == 2);
 const _: () = assert!(METHOD_BYTES_MAX == 255 && STATUS_BYTES_MAX == 1024);
 const _: () = assert!(NOTICE_BYTES_MAX == 4096 && crate::limits::PAYLOAD_ALIGNMENT == 64);
 
@@ -115,6 +115,10 @@ fn expected_call(name: &str) -> Option<(Call<'static>, &'static [u8])> {
             Call { room, ..call(4, 250_000_000, "read", b"key 2") }
         }
         "call-one-shot" => Call { room: one_shot, ..call(5, 0, "read", b"key 3") },
+        "call-descriptor" => {
+            let room = filling(Fill::Descriptor { bytes: 1 << 30 });
+            Call { room, ..call(9, 2_000_000_000, "read", b"key 6") }
+        }
         "call-auto" => {
             let room = Room {
                 fill: Fill::Region(span(7, 0, 1 << 20)),
@@ -169,6 +173,11 @@ fn expected_reply(name: &str) -> Option<(Reply<'static>, &'static [u8])> {
             Reply { code, message, ..reply(4, LaneNumber::None, 70_000, b"") }
         }
         "reply-sealed" => Reply { offset: 4096, ..reply(6, LaneNumber::Sealed, 5 << 20, b"v2") },
+        "reply-descriptor" => reply(9, LaneNumber::Descriptor, 300_000, b"v3"),
+        "reply-descriptor-cut" => {
+            let (code, message) = (Code::DeadlineExceeded, "too slow");
+            Reply { code, message, ..reply(9, LaneNumber::Descriptor, 65_536, b"") }
+        }
         "reply-parts" => {
             let parts = in_parts(67, &[5, 3]);
             return Some((Reply { parts, ..reply(3, LaneNumber::Inline, 67, b"") }, &TWO_PARTS));
@@ -189,6 +198,7 @@ fn expected(name: &str) -> (Frame<'static>, &'static [u8]) {
     let frame = match name {
         "hello-client" => hello(FEATURE_SEALED, client_limits()),
         "hello-server" => hello(0, server_limits()),
+        "hello-server-descriptors" => hello(FEATURE_SEALED | FEATURE_DESCRIPTORS, client_limits()),
         "cancel" => Frame::Cancel { call: 4 },
         "register" => Frame::Register { region: 7, bytes: 1_048_576 },
         "registered" => Frame::Registered { region: 7, code: Code::Ok, message: "" },
@@ -236,7 +246,7 @@ fn error_of(bytes: &[u8]) -> WireError {
 #[test]
 fn golden_frames_are_what_the_document_says() {
     let goldens = goldens();
-    assert_eq!(goldens.len(), 23);
+    assert_eq!(goldens.len(), 27);
     for Golden { name, bytes } in &goldens {
         let (frame, payload) = expected(name);
         let (header, decoded) = decode(bytes, &Limits::default()).unwrap();
@@ -394,6 +404,7 @@ fn fields_without_a_meaning_must_be_zero() {
         ("call-region", &[64, 72, 80]),
         ("call-auto", &[64, 72, 80]),
         ("call-one-shot", &[24, 32, 64, 72, 80]),
+        ("call-descriptor", &[24, 32, 64, 72, 80]),
         ("call-upload-parts", &[24, 32, 40]),
         ("call-two-files", &[24, 32, 64]),
     ] {
@@ -405,8 +416,14 @@ fn fields_without_a_meaning_must_be_zero() {
         }
     }
     // Only in a sealed memory file does a payload start somewhere.
-    for name in ["reply-none", "reply-inline", "reply-fill-map", "reply-fill-write", "reply-parts"]
-    {
+    for name in [
+        "reply-none",
+        "reply-inline",
+        "reply-fill-map",
+        "reply-fill-write",
+        "reply-descriptor",
+        "reply-parts",
+    ] {
         let refused = error_of(&altered(name, HEADER_BYTES + 32, &64_u64.to_le_bytes()));
         assert_eq!(refused, WireError::Reserved(Kind::Reply), "{name}");
     }
@@ -615,10 +632,12 @@ fn unknown_numbers_are_refused() {
     assert_eq!(at("hello-client", 0, b"S"), WireError::Magic);
     assert_eq!(at("hello-client", 8, &[0]), WireError::Versions(0, 1));
     assert_eq!(at("hello-client", 8, &[2]), WireError::Versions(2, 1));
-    for number in [3, 4, 0xff] {
+    for number in [4, 5, 0xff] {
         for name in ["call-none", "call-inline", "call-region", "call-one-shot", "call-two-files"] {
             assert_eq!(at(name, 16, &[number]), WireError::UnknownFill(number), "{name}");
         }
+    }
+    for number in [3, 4, 0xff] {
         for name in ["call-none", "call-region", "call-upload-parts", "call-two-files"] {
             assert_eq!(at(name, 17, &[number]), WireError::UnknownUpload(number), "{name}");
         }
@@ -628,9 +647,11 @@ fn unknown_numbers_are_refused() {
     // Known, but of what has other fields.
     assert_eq!(at("call-region", 16, &[0]), WireError::Reserved(Kind::Call));
     assert_eq!(at("call-region", 16, &[2]), WireError::Reserved(Kind::Call));
+    assert_eq!(at("call-region", 16, &[3]), WireError::Reserved(Kind::Call));
+    assert_eq!(at("call-descriptor", 16, &[0]), WireError::Reserved(Kind::Call));
     assert_eq!(at("call-upload-parts", 17, &[0]), WireError::Reserved(Kind::Call));
     assert_eq!(at("call-upload-parts", 17, &[2]), WireError::Reserved(Kind::Call));
-    for number in [5, 6, 0xff] {
+    for number in [6, 7, 0xff] {
         assert_eq!(at("reply-none", 12, &[number]), WireError::UnknownLane(number));
     }
     assert_eq!(at("reply-none", 8, &[17]), WireError::UnknownCode(17));
@@ -643,7 +664,7 @@ fn descriptors_go_with_memory_files_and_nothing_else() {
     for Golden { name, bytes } in goldens() {
         let (most, due) = match name {
             "call-two-files" => (2, 2),
-            "call-one-shot" => (2, 1),
+            "call-one-shot" | "call-descriptor" => (2, 1),
             name if name.starts_with("call") => (2, 0),
             "reply-sealed" => (1, 1),
             name if name.starts_with("reply") => (1, 0),

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-use super::{hand_over, processes, relay, server_death, socket_file};
+use super::{descriptors, hand_over, processes, relay, server_death, socket_file};
 
 /// A child, which ends with this object or with this process.
 pub(super) struct Process {
@@ -99,6 +99,7 @@ fn role() {
     let path = Path::new(&path);
     match role.as_str() {
         "calls" => processes::call_for_ever(path),
+        "relays" => descriptors::relay_to_nobody(path),
         "server" => server_death::serve_for_ever(path),
         "umask" => socket_file::bind_and_tell(path),
         "activated" => hand_over::serve_as_activated(),

@@ -4,6 +4,7 @@
 mod automatic;
 mod child;
 mod deadlines;
+mod descriptors;
 mod every_lane;
 mod fairness;
 mod hand_over;

@@ -37,11 +37,13 @@ pub(super) struct Model {
 #[derive(Debug, Default)]
 pub(super) struct Reach {
     /// Calls that the service has carried out and that ended well, by what they offered to be
-    /// filled (nothing, a region, a one-shot place) and how they brought bulk (not at all, inline,
-    /// from a region, sealed).
-    pub(super) calls: [[usize; 4]; 3],
+    /// filled (nothing, a region, a one-shot place, a descriptor) and how they brought bulk (not at
+    /// all, inline, from a region, sealed).
+    pub(super) calls: [[usize; 4]; 4],
     /// Sealed answers: taken, discarded, lost on their way.
     pub(super) sealed: [usize; 3],
+    /// Relays that failed with bytes in the descriptor.
+    pub(super) cut_short: usize,
     pub(super) retired: usize,
 }
 
@@ -52,6 +54,7 @@ impl Reach {
         }
         self.sealed.iter_mut().zip(other.sealed).for_each(|(count, more)| *count += more);
         self.retired += other.retired;
+        self.cut_short += other.cut_short;
     }
 }
 
@@ -79,6 +82,8 @@ struct Promise {
     code: Code,
     lane: LaneNumber,
     parts: Parts,
+    /// Bytes in the descriptor.
+    given_bytes: u64,
     response: MessageBytes,
 }
 
@@ -211,8 +216,13 @@ impl Model {
             let codes = [Code::Internal, Code::OutOfRange, Code::Cancelled];
             let mut status = Status::new(codes[random.below(3) as usize], "it failed");
             status.bytes_needed = (status.code == Code::OutOfRange).then_some(77);
-            model.promise = Some(Promise::failure(status.code));
-            pair.server.answer(incoming.call, Answer::failure(status));
+            let given_bytes = match incoming.room.fill {
+                Fill::Descriptor { bytes } => random.up_to(bytes),
+                _ => 0,
+            };
+            model.promise = Some(Promise::failure(status.code, given_bytes));
+            let answer = Answer::failure(status).after_relay(given_bytes as usize);
+            pair.server.answer(incoming.call, answer);
             return;
         }
         let lanes = lanes(&incoming.room);
@@ -222,6 +232,7 @@ impl Model {
             code: Code::Ok,
             lane,
             parts: parts.clone(),
+            given_bytes: if lane == LaneNumber::Descriptor { parts.bytes() as u64 } else { 0 },
             response: MessageBytes::from_slice(&super::pair::response(incoming.call)),
         });
         pair.answer_with(incoming.call, lane, parts);
@@ -236,12 +247,14 @@ impl Model {
 impl Reach {
     fn see(&mut self, plan: &Plan, answer: &Answered<Counted>) {
         if answer.status.is_some() {
+            self.cut_short += usize::from(answer.given_bytes > 0);
             return;
         }
         let fill = match plan.room.fill {
             Fill::None => 0,
             Fill::Region(_) => 1,
             Fill::OneShot { .. } => 2,
+            Fill::Descriptor { .. } => 3,
         };
         let upload = match plan.upload {
             Upload::None => 0,
@@ -262,7 +275,10 @@ fn lanes(room: &Room) -> Vec<(LaneNumber, u64)> {
     if room.inline_bytes_max() > 0 {
         lanes.push((LaneNumber::Inline, room.inline_bytes_max().min(LIMITS.inline_bytes_max)));
     }
-    if room.fill != Fill::None {
+    if let Fill::Descriptor { bytes } = room.fill {
+        lanes.push((LaneNumber::Descriptor, bytes));
+    }
+    if room.fill.is_memory() {
         lanes.push((LaneNumber::FillMap, room.fill.bytes()));
         lanes.push((LaneNumber::FillWrite, room.fill.bytes()));
     }
@@ -302,6 +318,7 @@ impl ModelCall {
         assert_eq!(code, promise.code);
         assert_eq!(answer.lane, promise.lane);
         assert_eq!(answer.parts, promise.parts);
+        assert_eq!(answer.given_bytes, promise.given_bytes);
         assert_eq!(answer.response, promise.response);
         let inline = answer.payload.as_deref().unwrap_or(&[]);
         let is_inline = answer.lane == LaneNumber::Inline;
@@ -327,6 +344,9 @@ impl ModelCall {
             (IncomingFill::None, Fill::None) => {}
             (IncomingFill::OneShot { descriptor, bytes }, Fill::OneShot { bytes: asked }) => {
                 assert_eq!((descriptor.name, *bytes), (id, asked));
+            }
+            (IncomingFill::Descriptor { descriptor }, Fill::Descriptor { .. }) => {
+                assert_eq!(descriptor.name, id);
             }
             (IncomingFill::Region(found), Fill::Region(asked)) => {
                 assert_eq!(found.region.descriptor.name, asked.region);
@@ -357,8 +377,8 @@ impl ModelCall {
 }
 
 impl Promise {
-    fn failure(code: Code) -> Self {
+    fn failure(code: Code, given_bytes: u64) -> Self {
         let (parts, response) = (Parts::default(), MessageBytes::new());
-        Self { code, lane: LaneNumber::None, parts, response }
+        Self { code, lane: LaneNumber::None, parts, given_bytes, response }
     }
 }

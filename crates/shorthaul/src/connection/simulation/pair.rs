@@ -90,7 +90,7 @@ impl Pair {
     pub(super) fn start_with(&mut self, call: u64, plan: Plan) {
         let Plan { room, upload, parts } = plan;
         let mut descriptors = SmallVec::new();
-        if let Fill::OneShot { .. } = room.fill {
+        if let Fill::OneShot { .. } | Fill::Descriptor { .. } = room.fill {
             descriptors.push(self.ledger.issue(Kind::Descriptor, call));
         }
         let mut carried = None;
@@ -280,11 +280,15 @@ pub(super) const fn one_shot(bytes: u64) -> Room {
     Room { fill: Fill::OneShot { bytes }, ..NOTHING }
 }
 
+pub(super) const fn given(bytes: u64) -> Room {
+    Room { fill: Fill::Descriptor { bytes }, ..NOTHING }
+}
+
 pub(super) const fn region(region: u64, offset: u64, bytes: u64) -> Room {
     Room { fill: Fill::Region(Span { region, offset, bytes }), ..NOTHING }
 }
 
-/// Descriptors are named after what they belong to. Those of one-shot places have the number of
+/// Descriptors are named after what they belong to. Those to be filled have the number of
 /// their call, these that number and this.
 pub(super) const UPLOAD_FILE: u64 = 1 << 32;
 pub(super) const ANSWER_FILE: u64 = 2 << 32;

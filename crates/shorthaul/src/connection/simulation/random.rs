@@ -95,9 +95,11 @@ impl Run {
     }
 
     fn some_room(&mut self) -> Room {
-        let fill = match self.random.below(3) {
+        let fill = match self.random.below(4) {
             0 => Fill::None,
             1 => Fill::Region(self.part_of_a_region()),
+            // What goes there is nobody's memory, so that it has no limit.
+            2 => Fill::Descriptor { bytes: self.random.up_to(1 << 40) },
             _ => Fill::OneShot { bytes: self.random.up_to(LIMITS.region_bytes_max + 9) },
         };
         let inline_bytes = match self.random.below(2) {
@@ -325,6 +327,7 @@ fn every_call_ends_exactly_once() {
     assert!(reach.retired > 1_000, "the runs no longer reach what they are for: {reach:?}");
     assert!(reach.calls.as_flattened().iter().all(|&calls| calls > 100), "{reach:?}");
     assert!(reach.sealed.iter().all(|&answers| answers > 100), "{reach:?}");
+    assert!(reach.cut_short > 100, "{reach:?}");
 }
 
 const SEEDS: u64 = 2_000;

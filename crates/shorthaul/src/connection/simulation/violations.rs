@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::pair::{LIMITS, NOTHING, Pair, inline, one_shot, read, sealed, write};
+use super::pair::{LIMITS, NOTHING, Pair, given, inline, one_shot, read, sealed, write};
 use super::tokens::Kind;
 use crate::connection::Violation;
 use crate::connection::client::ClientEvent;
@@ -231,9 +231,12 @@ fn descriptors_that_do_not_match_their_frame() {
 #[test]
 fn descriptors_that_their_frame_has_no_use_for() {
     let upload = Upload::Sealed { offset: 0, bytes: 64 };
-    for (frame, count) in
-        [(call(1, NOTHING), 1), (call(1, one_shot(64)), 2), (call_with(1, NOTHING, upload), 2)]
-    {
+    for (frame, count) in [
+        (call(1, NOTHING), 1),
+        (call(1, one_shot(64)), 2),
+        (call(1, given(64)), 2),
+        (call_with(1, NOTHING, upload), 2),
+    ] {
         let mut bytes = frame.encode(0).to_vec();
         bytes[1] = count;
         let refused = server_says_of(bytes, usize::from(count));
@@ -329,6 +332,13 @@ fn an_answer_that_was_not_asked_for() {
         (one_shot(100), LaneNumber::Inline, 1),
         (one_shot(100), LaneNumber::FillWrite, 101),
         (one_shot(100), LaneNumber::Sealed, 1),
+        (one_shot(100), LaneNumber::Descriptor, 1),
+        (NOTHING, LaneNumber::Descriptor, 0),
+        (inline(100), LaneNumber::Descriptor, 1),
+        (given(100), LaneNumber::Descriptor, 101),
+        (given(100), LaneNumber::FillMap, 1),
+        (given(100), LaneNumber::FillWrite, 0),
+        (given(100), LaneNumber::Inline, 1),
         (sealed(100), LaneNumber::Sealed, 101),
         (sealed(100), LaneNumber::Inline, 1),
         (sealed(100), LaneNumber::FillWrite, 0),
@@ -350,21 +360,6 @@ fn an_answer_that_was_not_asked_for() {
         assert_eq!(pair.client.take_descriptors().len(), sealed, "{room:?} by {lane:?}");
         assert_eq!(pair.client.drain_tokens().count(), 1, "{room:?} by {lane:?}");
     }
-    // At the limit each of them is in order.
-    for (room, lane, bytes) in [
-        (inline(100), LaneNumber::Inline, 100),
-        (many, LaneNumber::Sealed, 100),
-        (many, LaneNumber::FillMap, 100),
-        (first, LaneNumber::Inline, 10),
-        (sealed(100), LaneNumber::None, 0),
-    ] {
-        let mut pair = Pair::open();
-        pair.start(1, room);
-        drop(pair.settle_for_server());
-        pair.answer_by(1, lane, bytes);
-        let events = pair.settle_for_client();
-        assert!(matches!(events[..], [ClientEvent::Answered { .. }]), "{events:?}");
-    }
     let mut pair = Pair::open();
     push(&mut pair, true, call(5, NOTHING), 0);
     pair.settle_for_server();
@@ -378,10 +373,63 @@ fn an_answer_that_was_not_asked_for() {
 }
 
 #[test]
+fn answers_that_take_all_that_was_offered() {
+    let many = Room { sealed_bytes: 100, ..one_shot(100) };
+    let first = Room { inline_bytes: 100, inline_first_bytes: 10, ..one_shot(100) };
+    for (room, lane, bytes) in [
+        (inline(100), LaneNumber::Inline, 100),
+        (many, LaneNumber::Sealed, 100),
+        (many, LaneNumber::FillMap, 100),
+        (given(100), LaneNumber::Descriptor, 100),
+        (given(100), LaneNumber::Descriptor, 0),
+        (first, LaneNumber::Inline, 10),
+        (sealed(100), LaneNumber::None, 0),
+    ] {
+        let mut pair = Pair::open();
+        pair.start(1, room);
+        drop(pair.settle_for_server());
+        pair.answer_by(1, lane, bytes);
+        let events = pair.settle_for_client();
+        assert!(matches!(events[..], [ClientEvent::Answered { .. }]), "{events:?}");
+    }
+}
+
+#[test]
 fn a_failure_brings_no_descriptor() {
     let failure = Reply { code: Code::NotFound, ..reply(LaneNumber::Sealed, 10) };
     let refused = client_says(sealed(100), Frame::Reply(failure).encode(0).to_vec(), 1);
     assert_eq!(refused, Violation::Answer("a failure with a payload"));
+}
+
+/// How many bytes of a relay that failed are in the descriptor: some, and no more than may be.
+#[test]
+fn a_failure_after_a_relay_says_how_much_is_there() {
+    let failed = |lane, bytes| Reply { code: Code::Aborted, ..reply(lane, bytes) };
+    let said =
+        |room, reply: Reply<'static>| client_says(room, Frame::Reply(reply).encode(0).to_vec(), 0);
+    for (room, bytes) in [(given(100), 0), (given(100), 101), (given(0), 1)] {
+        let refused = said(room, failed(LaneNumber::Descriptor, bytes));
+        assert!(matches!(refused, Violation::Answer(_)), "{bytes} bytes: {refused}");
+    }
+    let in_parts = Parts::of_lengths(65, [1, 1].into_iter()).unwrap();
+    let parts = Reply { parts: in_parts, ..failed(LaneNumber::Descriptor, 65) };
+    assert!(matches!(said(given(100), parts), Violation::Answer(_)));
+    for room in [NOTHING, one_shot(100), inline(100)] {
+        let refused = said(room, failed(LaneNumber::Descriptor, 10));
+        assert_eq!(refused, Violation::Answer("a failure with a payload"));
+    }
+    let mut pair = Pair::open();
+    pair.start(1, given(100));
+    let to_server = pair.settle_for_server();
+    let status = Status::new(Code::Aborted, "the reader has gone");
+    let answer = Answer::failure(status.clone()).after_relay(100);
+    assert_eq!(answer.moved_bytes(), 100, "it is charged for");
+    pair.server.answer(1, answer);
+    let events = pair.settle_for_client();
+    let [ClientEvent::Answered { answer, .. }] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((answer.status.as_ref(), answer.given_bytes), (Some(&status), 100));
+    assert_eq!((answer.lane, answer.parts.bytes()), (LaneNumber::None, 0));
+    drop(to_server);
 }
 
 /// What a call with two memory files leads to that is refused as a whole.

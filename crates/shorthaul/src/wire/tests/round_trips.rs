@@ -15,6 +15,7 @@ fn lanes() -> impl Strategy<Value = LaneNumber> {
         Just(LaneNumber::FillWrite),
         Just(LaneNumber::FillMap),
         Just(LaneNumber::Sealed),
+        Just(LaneNumber::Descriptor),
     ]
 }
 
@@ -27,6 +28,7 @@ fn rooms() -> impl Strategy<Value = Room> {
         Just(Fill::None),
         spans().prop_map(Fill::Region),
         any::<u64>().prop_map(|bytes| Fill::OneShot { bytes }),
+        any::<u64>().prop_map(|bytes| Fill::Descriptor { bytes }),
     ];
     (fills, any::<u32>(), any::<u64>(), any::<u64>()).prop_map(
         |(fill, inline_first_bytes, inline_bytes, sealed_bytes)| {
@@ -160,7 +162,7 @@ proptest! {
     /// Fields of a CALL at random, few of which are unknown or unused, and its table at random.
     #[test]
     fn no_call_panics(
-        (fill, upload, parts) in (0_u8..3, 0_u8..3, 0_u16..6),
+        (fill, upload, parts) in (0_u8..4, 0_u8..3, 0_u16..6),
         mut fixed in prop::collection::vec(any::<u8>(), 96..=96),
         table in prop::collection::vec(any::<u64>(), 0..6),
     ) {

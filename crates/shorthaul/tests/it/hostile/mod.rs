@@ -4,6 +4,7 @@
 
 mod descriptor;
 mod framing;
+mod given;
 mod peers;
 mod raw;
 mod sealed_answers;

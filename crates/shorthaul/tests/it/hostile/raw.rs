@@ -38,9 +38,12 @@ pub(crate) const LANE_INLINE: u8 = 1;
 pub(crate) const LANE_FILL_WRITE: u8 = 2;
 pub(crate) const LANE_FILL_MAP: u8 = 3;
 pub(crate) const LANE_SEALED: u8 = 4;
+pub(crate) const LANE_DESCRIPTOR: u8 = 5;
 
 /// "I can take sealed memory files".
 pub(crate) const SEALED: u64 = 1;
+/// "I relay into descriptors that calls bring".
+pub(crate) const DESCRIPTORS: u64 = 2;
 
 /// A frame as it was received.
 #[derive(Debug)]
@@ -293,6 +296,10 @@ impl Place {
     pub(crate) const fn one_shot(bytes: u64) -> Self {
         Self { fill: 2, bytes, ..Self::NONE }
     }
+
+    pub(crate) const fn given(bytes: u64) -> Self {
+        Self { fill: 3, bytes, ..Self::NONE }
+    }
 }
 
 /// Bulk that lies elsewhere than behind its call, as numbers.
@@ -328,7 +335,7 @@ pub(crate) fn call_with(
     payload: &[u8],
 ) -> Vec<u8> {
     let body = call_body(id, (place, Upload::NONE), &[], method, request);
-    frame(CALL, u8::from(place.fill == 2), &body, payload)
+    frame(CALL, u8::from(place.fill >= 2), &body, payload)
 }
 
 /// A call of the method that answers with what it was sent, with bulk that lies elsewhere.
@@ -347,7 +354,7 @@ pub(crate) fn upload_to(
     upload: Upload,
     parts: &[u64],
 ) -> Vec<u8> {
-    let descriptors = u8::from(place.fill == 2) + u8::from(upload.number == 2);
+    let descriptors = u8::from(place.fill >= 2) + u8::from(upload.number == 2);
     frame(CALL, descriptors, &call_body(id, (place, upload), parts, method, b""), b"")
 }
 

@@ -107,6 +107,11 @@ fn lanes_that_were_not_offered() {
     check(Wanted::Fresh, said, |server, id| {
         reply(server, id, raw::OK, raw::LANE_NONE, 5, b"");
     });
+    for wanted in [Wanted::Nothing, Wanted::Inline, Wanted::Fresh] {
+        check(wanted, said, |server, id| {
+            reply(server, id, raw::OK, raw::LANE_DESCRIPTOR, 5, b"");
+        });
+    }
 }
 
 #[test]
