@@ -351,7 +351,9 @@ pub(crate) fn measure(
 ) -> Result<Measured, RelayError> {
     let span = Span::of(range);
     let measured = Source::look_at(source).and_then(|source| {
-        let (start, bytes) = (span.start, span.within(&source)?);
+        let (start, told) = (span.start, span.within(&source)?);
+        let is_known = span.end.is_some() || !source.tells_wrong_sizes();
+        let bytes = told.filter(|_| is_known);
         Ok(Measured { start, bytes, is_stream: source.is_stream() })
     });
     measured.map_err(|fault| RelayError::before_any(fault, Method::Auto))

@@ -19,7 +19,7 @@ pub(super) use self::failures::relay_to_nobody;
 use super::service::{AnyClient, Running, pattern, payload_bytes, start};
 
 /// Where a relay's bytes come from.
-const SOURCES: [&str; 4] = ["file", "memfd", "proc", "pipe"];
+const SOURCES: [&str; 5] = ["file", "memfd", "proc", "sys", "pipe"];
 
 /// A server that takes descriptors of some kinds.
 fn start_with(descriptors: Descriptors) -> Running {
@@ -42,7 +42,11 @@ fn serve(call: &mut InboundCall) -> Result<(), Status> {
         }
         "relay proc" => {
             let relayed = call.relay(&File::open(PROC)?, ..)?;
-            assert_eq!(relayed, proc_bytes().len() as u64);
+            assert_eq!(relayed, bytes_of(PROC).len() as u64);
+        }
+        "relay sys" => {
+            let relayed = call.relay(&File::open(SYS)?, ..)?;
+            assert_eq!(relayed, bytes_of(SYS).len() as u64);
         }
         "relay pipe" => {
             let (reader, mut writer) = io::pipe()?;
@@ -80,17 +84,20 @@ fn serve(call: &mut InboundCall) -> Result<(), Status> {
 /// What a method's payload is.
 fn expected(method: &str, bytes: usize, seed: u8) -> Vec<u8> {
     match method {
-        "relay proc" => proc_bytes(),
+        "relay proc" => bytes_of(PROC),
+        "relay sys" => bytes_of(SYS),
         "fill" => vec![seed; bytes],
         _ => pattern(bytes, seed),
     }
 }
 
-/// A file of /proc that holds still.
+/// A file of /proc that holds still: it tells no size.
 const PROC: &str = "/proc/version";
+/// One of /sys: it tells a whole page.
+const SYS: &str = "/sys/devices/system/cpu/possible";
 
-fn proc_bytes() -> Vec<u8> {
-    std::fs::read(PROC).unwrap()
+fn bytes_of(path: &str) -> Vec<u8> {
+    std::fs::read(path).unwrap()
 }
 
 fn file_of(bytes: &[u8]) -> File {

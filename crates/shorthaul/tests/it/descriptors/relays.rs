@@ -36,7 +36,7 @@ fn every_source_into_every_sink() {
         [true, false].map(|direct| AnyClient::connect(&running.path, direct).unwrap());
     for kind in SinkKind::STREAMS.into_iter().chain(SinkKind::FILES) {
         for source in SOURCES {
-            let sizes = if source == "proc" { &SIZES[..1] } else { &SIZES[..] };
+            let sizes = if ["proc", "sys"].contains(&source) { &SIZES[..1] } else { &SIZES[..] };
             for &bytes in sizes {
                 // What tells no size can only be written to a named pipe, which can wait.
                 if (source, kind) != ("proc", SinkKind::Fifo) {
@@ -78,7 +78,7 @@ fn a_named_pipe_is_never_written_in_a_way_that_waits() {
     let sink = Sink::new(SinkKind::Fifo);
     let asked = request(1, 1);
     match send_into(&mut client, "relay proc", &asked, &sink.descriptor, PATIENCE) {
-        Ok(reply) => assert_eq!(reply.len(), super::proc_bytes().len()),
+        Ok(reply) => assert_eq!(reply.len(), super::bytes_of(super::PROC).len()),
         Err(failed) => assert_eq!(failed.descriptor_bytes(), Some(0), "{failed}"),
     }
     drop(sink.finish());
@@ -91,7 +91,7 @@ fn every_source_into_memory() {
     let client = Client::connect(&running.path).unwrap();
     for source in SOURCES {
         let method = format!("relay {source}");
-        let sizes = if source == "proc" { &SIZES[1..2] } else { &SIZES[..] };
+        let sizes = if ["proc", "sys"].contains(&source) { &SIZES[1..2] } else { &SIZES[..] };
         for &bytes in sizes {
             let (seed, asked) = (bytes as u8, request(bytes, bytes as u8));
             let expected = expected(&method, bytes, seed);

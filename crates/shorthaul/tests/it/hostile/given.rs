@@ -1,7 +1,7 @@
 //! Descriptors to be relayed into, from clients that keep to no rules: each hurts its own call.
 
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use shorthaul::{Descriptors, ServerOptions};
@@ -143,12 +143,9 @@ fn those_that_wait_are_counted_and_let_go_of() {
         let mut raw = Raw::open(&stage.path);
         raw.send(&raw::call(1, Place::inline(64), b"gate", b""));
         stage.arrived.recv().unwrap();
-        let pipes: Vec<(OwnedFd, OwnedFd)> = (0..4)
-            .map(|_| std::io::pipe().unwrap())
-            .map(|(reader, writer)| (reader.into(), writer.into()))
-            .collect();
+        let sockets: Vec<_> = (0..4).map(|_| UnixStream::pair().unwrap()).collect();
         // The honest client has registered one buffer.
-        for (id, (_, writer)) in (2..).zip(&pipes) {
+        for (id, (_, writer)) in (2..).zip(&sockets) {
             raw.send_with(&raw::fill(id, Place::given(100), 100, 1), &[writer.as_fd()]);
         }
         all_have_come(&stage, 5);
@@ -159,11 +156,11 @@ fn those_that_wait_are_counted_and_let_go_of() {
         // Once more, with nobody there to be answered.
         raw.send(&raw::call(1, Place::inline(64), b"gate", b""));
         stage.arrived.recv().unwrap();
-        for (id, (_, writer)) in (2..).zip(&pipes[..3]) {
+        for (id, (_, writer)) in (2..).zip(&sockets[..3]) {
             raw.send_with(&raw::fill(id, Place::given(100), 100, 1), &[writer.as_fd()]);
         }
         all_have_come(&stage, 9);
-        drop((raw, pipes));
+        drop((raw, sockets));
         stage.gate.send(()).unwrap();
         stage.ends_clean();
     });
