@@ -15,8 +15,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let read = move |call: &mut InboundCall| -> Result<(), Status> {
         let offset = call.request().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let left = file_bytes.saturating_sub(offset);
-        let bytes = left.min(call.payload_bytes_max()) as usize;
-        call.payload(bytes)?.copy_from_file(&file, offset, bytes)?;
+        let bytes = left.min(call.payload_bytes_max());
+        call.relay(&file, offset..offset + bytes)?;
         call.reply(&left.to_le_bytes())
     };
     let _server = Server::bind(&socket)?.start(read)?;
