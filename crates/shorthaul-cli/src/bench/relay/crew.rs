@@ -202,7 +202,10 @@ impl Member {
     /// Has client and receiver make themselves ready. Their ends are with them alone afterwards.
     fn prepare(&self, plan: &Plan, run: &Run) -> Result<()> {
         let name = &self.client.name;
-        let ends = self.line.ends().with_context(|| format!("can't make a sink for {name}"))?;
+        let ends = self
+            .line
+            .ends(run.chunk_bytes)
+            .with_context(|| format!("can't make a sink for {name}"))?;
         let Ends { sink, receiver: end } = ends;
         let source = self.source(run.crowd.files).as_fd();
         if let (Some(receiver), Some(end), Some(receive)) = (&self.receiver, &end, plan.receive) {

@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 
 use super::sink::Sink;
 
@@ -53,8 +54,8 @@ impl Line {
         })
     }
 
-    /// Makes its ends.
-    pub(super) fn ends(&self) -> io::Result<Ends> {
+    /// Makes its ends, for chunks of so many bytes.
+    pub(super) fn ends(&self, chunk_bytes: usize) -> io::Result<Ends> {
         let (sink, receiver) = match self {
             Self::Null(file) | Self::File(file) => (file.try_clone()?.into(), None),
             Self::Tcp(listener) => {
@@ -67,6 +68,10 @@ impl Line {
             }
             Self::Pipe => {
                 let (receiver, sink) = io::pipe()?;
+                if chunk_bytes > fcntl_getpipe_size(&sink)? {
+                    // Refused above what a user may have; then a chunk goes in parts.
+                    fcntl_setpipe_size(&sink, chunk_bytes).ok();
+                }
                 (sink.into(), Some(receiver.into()))
             }
         };
@@ -113,7 +118,7 @@ mod tests {
         for sink in [Sink::Null, Sink::Tcp, Sink::Unix, Sink::Pipe, Sink::File] {
             let line = Line::new(sink, free, &source).unwrap();
             for _ in 0..2 {
-                let Ends { sink: end, receiver } = line.ends().unwrap();
+                let Ends { sink: end, receiver } = line.ends(1).unwrap();
                 File::from(end).write_all(b"bytes").unwrap();
                 assert_eq!(receiver.is_some(), sink.has_receiver());
                 let mut text = String::new();
