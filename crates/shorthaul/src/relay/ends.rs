@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{self, FileType, OFlags, Stat};
-use rustix::net::{SocketType, sockopt};
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags, SocketType, sockopt};
 use shorthaul_platform::pipe::Origin;
 use shorthaul_platform::transfer::{self, WriteWay};
 
@@ -27,6 +28,14 @@ pub(super) enum SourceKind {
     Socket,
     /// A character device, such as a terminal or /dev/zero, or a file that is like one.
     Device,
+}
+
+/// What a stream has at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peeked {
+    Bytes,
+    Nothing,
+    End,
 }
 
 /// Where bytes go.
@@ -99,6 +108,16 @@ impl<'a> Source<'a> {
     /// Where a splice takes the bytes at `offset` from.
     pub(super) fn origin(&self, offset: u64) -> Origin<'a> {
         if self.is_stream() { Origin::Stream(self.fd) } else { Origin::File(self.fd, offset) }
+    }
+
+    /// What a socket has now, which stays in it.
+    pub(super) fn peek(&self) -> io::Result<Peeked> {
+        match net::recv(self.fd, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Ok(Peeked::End),
+            Ok(_) => Ok(Peeked::Bytes),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Peeked::Nothing),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// How large it is now, if it was of known size.
@@ -193,7 +212,7 @@ fn misuse(what: &str) -> Fault {
     Fault::Misuse(what.to_owned())
 }
 
-fn look_failed(end: &'static str, error: rustix::io::Errno) -> Fault {
+fn look_failed(end: &'static str, error: Errno) -> Fault {
     let context = match end {
         "source" => "can't look at the source",
         "sink" => "can't look at the sink",

@@ -134,6 +134,13 @@ impl Patience<'_> {
     }
 }
 
+/// Whether `sink` takes bytes now, or has an error to tell.
+pub(super) fn has_room(sink: BorrowedFd<'_>) -> bool {
+    let mut ends = [PollFd::from_borrowed_fd(sink, PollFlags::OUT)];
+    event::poll(&mut ends, Some(&AT_ONCE)).is_ok_and(|ready| ready > 0)
+}
+
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How often is asked whether the relay is wanted still, while it waits.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const FOR_EVER: Timespec = Timespec { tv_sec: i32::MAX as i64, tv_nsec: 0 };
