@@ -160,6 +160,12 @@ impl<'a> Sink<'a> {
         Ok(Self { fd, kind, is_nonblocking, is_strangers: false })
     }
 
+    /// Whether poll(2) tells when nobody reads it any more. Of others it tells something else: that
+    /// a file of /sys was not read yet, or that a terminal's other side is closed for now.
+    pub(super) fn can_hang_up(&self) -> bool {
+        matches!(self.kind, SinkKind::Pipe | SinkKind::Socket)
+    }
+
     /// How bytes are given to it, if a call that waits for it `is_bounded`.
     pub(super) fn write_way(&self, is_bounded: bool) -> WriteWay {
         match self.kind {

@@ -1,7 +1,9 @@
-//! What was sent out of band.
+//! Sockets that have more to tell than bytes: what was sent out of band, and error queues.
 
+use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
 
@@ -93,6 +95,63 @@ fn a_full_pipe_is_no_urgent_byte() {
     drop(writer);
     sending.join().unwrap().unwrap();
     assert_eq!(reading.join().unwrap(), 1 << 20);
+}
+
+/// What poll(2) calls an error needn't be one.
+#[test]
+fn a_sink_with_a_report_in_its_error_queue_is_not_closed() {
+    let (sink, mut receiver) = connection();
+    if !has_sent_without_copying(&sink) {
+        return;
+    }
+    let mut first = [0; 1000];
+    receiver.read_exact(&mut first).unwrap();
+    thread::sleep(Duration::from_millis(50));
+    relay_a_late_byte(&sink);
+    receiver.read_exact(&mut first[..1]).unwrap();
+}
+
+fn has_sent_without_copying(socket: &TcpStream) -> bool {
+    let (fd, on, bytes) = (socket.as_raw_fd(), 1_i32, &[0_u8; 1000]);
+    // SAFETY: the option's value is an int of ours.
+    let set = unsafe {
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, (&raw const on).cast(), 4)
+    };
+    // SAFETY: the bytes are constant, and stay.
+    set == 0 && unsafe { libc::send(fd, bytes.as_ptr().cast(), 1000, libc::MSG_ZEROCOPY) } == 1000
+}
+
+/// A file of /sys that nobody has read tells poll(2) of an error.
+#[test]
+fn a_sink_in_sys_is_not_closed() {
+    let file = file_of_sys();
+    let Some((sink, now)) = file else { return };
+    let (source, mut writer) = io::pipe().unwrap();
+    let writing = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        writer.write_all(now.as_bytes())
+    });
+    let relayed = Relay::new().deadline(PATIENCE).run(&source, .., &sink);
+    writing.join().unwrap().unwrap();
+    relayed.unwrap();
+}
+
+/// One that takes what it holds already; none without the right.
+fn file_of_sys() -> Option<(File, String)> {
+    let path = "/sys/kernel/mm/ksm/sleep_millisecs";
+    let now = std::fs::read_to_string(path).ok()?;
+    Some((File::options().write(true).open(path).ok()?, now))
+}
+
+fn relay_a_late_byte(sink: &TcpStream) {
+    let (source, mut writer) = io::pipe().unwrap();
+    let writing = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        writer.write_all(b"x")
+    });
+    let relayed = Relay::new().deadline(PATIENCE).run(&source, .., sink);
+    writing.join().unwrap().unwrap();
+    assert_eq!(relayed.unwrap().bytes, 1);
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
