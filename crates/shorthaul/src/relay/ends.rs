@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{self, FileType, OFlags, Stat};
-use rustix::io::Errno;
+use rustix::io::{Errno, pread};
 use rustix::net::{self, RecvFlags, SocketType, sockopt};
 use shorthaul_platform::pipe::Origin;
 use shorthaul_platform::transfer::{self, WriteWay};
@@ -83,11 +83,13 @@ impl<'a> Source<'a> {
         Ok(Self { fd, kind })
     }
 
-    /// Whether it is a file that tells no size because there is nothing in it. Reading would tell
-    /// too, but what some files give is gone then (/proc/kmsg).
+    /// Whether it is a file that tells no size because there is nothing in it. Reading tells, but
+    /// what some files of file systems that make them up give is gone then (/proc/kmsg).
     pub(super) fn is_empty_file(&self) -> bool {
-        let tells_truth = |magic| !MADE_UP_FILES.contains(&magic) && magic != FUSE;
-        self.kind == SourceKind::Unsized && self.file_system().is_some_and(tells_truth)
+        let may_read = |magic| !MADE_UP_FILES.contains(&magic) && magic != FUSE;
+        self.kind == SourceKind::Unsized
+            && self.file_system().is_some_and(may_read)
+            && pread(self.fd, &mut [0], 0) == Ok(0)
     }
 
     /// Whether it is of a file system whose files have more or less in them than they tell: those
