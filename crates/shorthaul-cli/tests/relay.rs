@@ -2,8 +2,10 @@
 //! done is said, and whatever fails shows in the exit code.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -299,6 +301,16 @@ fn an_empty_file_divides_nothing_by_zero() {
             assert!(!printed.contains("NaN") && !printed.contains(" inf"), "{printed}");
         }
     }
+}
+
+#[test]
+fn a_name_need_not_be_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = |ending: &[u8]| folder.path().join(OsStr::from_bytes(&[b"\xff", ending].concat()));
+    std::fs::write(name(b"0"), [1; 1000]).unwrap();
+    let mut command = bench(&["-z", "-s", "-n1", "-l1", "--rounds=1", "-crw"]);
+    let output = command.arg(name(b"")).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
 #[test]

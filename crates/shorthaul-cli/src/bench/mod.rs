@@ -146,7 +146,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<()> {
     let rounds = sections.iter().flat_map(|section| &section.rounds);
     let report = Report {
         machine: machine::Machine::read(&plan.topology),
-        command_line: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
+        command_line: command_line(),
         date: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         source: plan.source,
@@ -163,6 +163,12 @@ pub(crate) fn run(args: BenchArgs) -> Result<()> {
         bail!("this machine can do none of the placements asked for; see `shorthaul topology`");
     }
     Ok(())
+}
+
+/// What was typed, as far as it is text.
+fn command_line() -> String {
+    let words = std::env::args_os().skip(1);
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
 fn in_flight_range() -> clap::builder::RangedI64ValueParser<u8> {

@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
+use rustix::fs;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::page_bytes;
@@ -19,6 +20,7 @@ pub struct FileView {
     raw: RawMapping,
     /// Bytes of the mapping before the part: a mapping starts at a page.
     skipped: usize,
+    bytes: usize,
 }
 
 impl FileView {
@@ -31,16 +33,18 @@ impl FileView {
     /// # References
     /// mmap(2)
     pub fn map(file: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<Self> {
-        let skipped = (offset % page_bytes() as u64) as usize;
-        let bytes = bytes.checked_add(skipped).ok_or(io::ErrorKind::InvalidInput)?;
+        let page = page_bytes_of(file)?;
+        let skipped = (offset % page as u64) as usize;
+        let whole = bytes.checked_add(skipped).and_then(|end| end.checked_next_multiple_of(page));
+        let whole = whole.ok_or(io::ErrorKind::InvalidInput)?;
         let start = offset - skipped as u64;
-        let raw = RawMapping::of_file_at(file, start, bytes, ProtFlags::READ, MapFlags::SHARED)?;
-        Ok(Self { raw, skipped })
+        let raw = RawMapping::of_file_at(file, start, whole, ProtFlags::READ, MapFlags::SHARED)?;
+        Ok(Self { raw, skipped, bytes })
     }
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.raw.bytes() - self.skipped
+        self.bytes
     }
 
     /// Whether it has no bytes.
@@ -74,11 +78,24 @@ impl FileView {
     }
 }
 
+/// Bytes of a page of `file`: mappings of huge pages begin and end with one, and can't be unmapped
+/// in parts.
+fn page_bytes_of(file: BorrowedFd<'_>) -> io::Result<usize> {
+    let found = fs::fstatfs(file)?;
+    let huge = usize::try_from(found.f_bsize).ok().filter(|_| found.f_type == HUGETLBFS);
+    Ok(huge.unwrap_or_else(page_bytes))
+}
+
+/// See linux/magic.h.
+const HUGETLBFS: fs::FsWord = 0x9584_58f6;
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;
     use std::io::{Read, Write};
     use std::os::fd::AsFd;
+
+    use rustix::fs::MemfdFlags;
 
     use super::*;
 
@@ -103,6 +120,28 @@ mod tests {
             reader.read_to_end(&mut got).unwrap();
             assert_eq!((sent, &got[..]), (length, &bytes[offset..offset + length]));
         }
+    }
+
+    /// Says nothing where no huge pages are set aside.
+    #[test]
+    fn parts_of_huge_pages_are_unmapped_again() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB;
+        let Ok(file) = fs::memfd_create("huge", flags) else { return };
+        let page = page_bytes_of(file.as_fd()).unwrap();
+        assert!(page > page_bytes());
+        if fs::ftruncate(&file, page as u64).is_err() {
+            return;
+        }
+        for (offset, bytes) in [(0, 1000), (5000, 1000), (page - 5, 5), (0, page)] {
+            // That it can be unmapped is asserted where that is done.
+            let view = FileView::map(file.as_fd(), offset as u64, bytes);
+            assert!(view.is_ok_and(|view| view.len() == bytes) || !has_huge_pages());
+        }
+    }
+
+    fn has_huge_pages() -> bool {
+        let count = std::fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap_or_default();
+        count.trim() != "0"
     }
 
     #[test]

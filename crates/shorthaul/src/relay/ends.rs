@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{self, FileType, OFlags, Stat};
-use rustix::net::{SocketType, sockopt};
+use rustix::io::{Errno, pread};
+use rustix::net::{self, RecvFlags, SocketType, sockopt};
 use shorthaul_platform::pipe::Origin;
 use shorthaul_platform::transfer::{self, WriteWay};
 
@@ -27,6 +28,14 @@ pub(super) enum SourceKind {
     Socket,
     /// A character device, such as a terminal or /dev/zero, or a file that is like one.
     Device,
+}
+
+/// What a stream has at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peeked {
+    Bytes,
+    Nothing,
+    End,
 }
 
 /// Where bytes go.
@@ -74,11 +83,13 @@ impl<'a> Source<'a> {
         Ok(Self { fd, kind })
     }
 
-    /// Whether it is a file that tells no size because there is nothing in it. Reading would tell
-    /// too, but what some files give is gone then (/proc/kmsg).
+    /// Whether it is a file that tells no size because there is nothing in it. Reading tells, but
+    /// what some files of file systems that make them up give is gone then (/proc/kmsg).
     pub(super) fn is_empty_file(&self) -> bool {
-        let tells_truth = |magic| !MADE_UP_FILES.contains(&magic) && magic != FUSE;
-        self.kind == SourceKind::Unsized && self.file_system().is_some_and(tells_truth)
+        let may_read = |magic| !MADE_UP_FILES.contains(&magic) && magic != FUSE;
+        self.kind == SourceKind::Unsized
+            && self.file_system().is_some_and(may_read)
+            && pread(self.fd, &mut [0], 0) == Ok(0)
     }
 
     /// Whether it is of a file system whose files have more or less in them than they tell: those
@@ -99,6 +110,16 @@ impl<'a> Source<'a> {
     /// Where a splice takes the bytes at `offset` from.
     pub(super) fn origin(&self, offset: u64) -> Origin<'a> {
         if self.is_stream() { Origin::Stream(self.fd) } else { Origin::File(self.fd, offset) }
+    }
+
+    /// What a socket has now, which stays in it.
+    pub(super) fn peek(&self) -> io::Result<Peeked> {
+        match net::recv(self.fd, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Ok(Peeked::End),
+            Ok(_) => Ok(Peeked::Bytes),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Peeked::Nothing),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// How large it is now, if it was of known size.
@@ -139,6 +160,12 @@ impl<'a> Sink<'a> {
         };
         let is_nonblocking = flags.contains(OFlags::NONBLOCK);
         Ok(Self { fd, kind, is_nonblocking, is_strangers: false })
+    }
+
+    /// Whether poll(2) tells when nobody reads it any more. Of others it tells something else: that
+    /// a file of /sys was not read yet, or that a terminal's other side is closed for now.
+    pub(super) fn can_hang_up(&self) -> bool {
+        matches!(self.kind, SinkKind::Pipe | SinkKind::Socket)
     }
 
     /// How bytes are given to it, if a call that waits for it `is_bounded`.
@@ -193,7 +220,7 @@ fn misuse(what: &str) -> Fault {
     Fault::Misuse(what.to_owned())
 }
 
-fn look_failed(end: &'static str, error: rustix::io::Errno) -> Fault {
+fn look_failed(end: &'static str, error: Errno) -> Fault {
     let context = match end {
         "source" => "can't look at the source",
         "sink" => "can't look at the sink",

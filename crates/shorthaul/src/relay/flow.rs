@@ -2,8 +2,10 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::fs;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 
@@ -224,28 +226,65 @@ impl Flow<'_> {
 }
 
 /// While it lives, calls wait for the socket for a short time only, so that whoever makes them can
-/// look around. The time-out is the socket's own, and is given back.
+/// look around. The time-out is the socket's own, and is given back by the last of those that write
+/// to it at once: to the others it would be as if they had no end.
 pub(super) struct SendLimit<'a> {
     sink: Sink<'a>,
-    before: Option<Duration>,
+    socket: SocketId,
 }
 
 impl<'a> SendLimit<'a> {
     fn begin(sink: &Sink<'a>) -> Option<Self> {
+        let socket = SocketId::of(sink.fd)?;
+        let mut limits = limits();
+        if let Some(limited) = limits.iter_mut().find(|limited| limited.socket == socket) {
+            limited.users += 1;
+            return Some(Self { sink: *sink, socket });
+        }
         let before = sockopt::socket_timeout(sink.fd, Timeout::Send).ok()?;
         if before.is_some_and(|before| before <= SEND_WAIT_MAX) {
             return None;
         }
         sockopt::set_socket_timeout(sink.fd, Timeout::Send, Some(SEND_WAIT_MAX)).ok()?;
-        Some(Self { sink: *sink, before })
+        limits.push(Limited { socket, before, users: 1 });
+        Some(Self { sink: *sink, socket })
     }
 }
 
 impl Drop for SendLimit<'_> {
     fn drop(&mut self) {
-        // It was set before, so that it can be set again.
-        sockopt::set_socket_timeout(self.sink.fd, Timeout::Send, self.before).ok();
+        let mut limits = limits();
+        let found = limits.iter().position(|limited| limited.socket == self.socket);
+        let Some(index) = found else { return };
+        limits[index].users -= 1;
+        if limits[index].users == 0 {
+            let before = limits.swap_remove(index).before;
+            // It was set before, so that it can be set again.
+            sockopt::set_socket_timeout(self.sink.fd, Timeout::Send, before).ok();
+        }
     }
+}
+
+/// A socket whose time-out is lowered.
+struct Limited {
+    socket: SocketId,
+    before: Option<Duration>,
+    users: usize,
+}
+
+/// A socket, whatever descriptors it has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct SocketId(u64, u64);
+
+impl SocketId {
+    fn of(socket: BorrowedFd<'_>) -> Option<Self> {
+        fs::fstat(socket).ok().map(|stat| Self(stat.st_dev, stat.st_ino))
+    }
+}
+
+fn limits() -> MutexGuard<'static, Vec<Limited>> {
+    static LIMITS: Mutex<Vec<Limited>> = Mutex::new(Vec::new());
+    LIMITS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What the kernel says when it can't do a call between such ends at all; also a filter of system

@@ -230,7 +230,7 @@ impl Relay {
             let message = "source and sink are one pipe: what is written would be read again";
             return flow.finish(method, Err(Fault::Misuse(message.into()).into()), sink.name());
         }
-        flow.watched = Some(sink.fd);
+        flow.watched = sink.can_hang_up().then_some(sink.fd);
         // Writing to what nobody reads is an error here, not a signal.
         let quiet = QuietSignals::begin();
         let (method, moved) = run_methods(method, &mut flow, &sink, tools);

@@ -1,11 +1,14 @@
 //! splice(2): pages change hands, and bytes are copied only if the sink has to have its own.
 
+use std::io;
 use std::os::fd::BorrowedFd;
 
+use rustix::io::Errno;
 use shorthaul_platform::pipe::{self, Give, Pipe};
 
-use super::ends::{Sink, SinkKind, SourceKind};
+use super::ends::{Peeked, Sink, SinkKind, Source, SourceKind};
 use super::flow::{End, Flow, Halt};
+use super::wait::has_room;
 use super::{Tools, rw};
 
 /// Moves what is left.
@@ -35,7 +38,8 @@ fn directly(flow: &mut Flow<'_>, sink: BorrowedFd<'_>) -> Result<(), Halt> {
             flow.wait_for_source()?;
         }
         let (offset, bytes) = (flow.offset(), flow.next_chunk());
-        let moved = flow.call(end, || pipe::splice(source.origin(offset), sink, bytes, waits))?;
+        let splice = || pipe::splice(source.origin(offset), sink, bytes, waits);
+        let moved = flow.call(end, || not_stuck(source, Some(sink), splice))?;
         if moved == 0 {
             return flow.source_ended();
         }
@@ -43,6 +47,38 @@ fn directly(flow: &mut Flow<'_>, sink: BorrowedFd<'_>) -> Result<(), Halt> {
         flow.arrived(moved)?;
     }
     Ok(())
+}
+
+/// Splices, and tells apart what looks the same: at a byte that was sent out of band (MSG_OOB) a
+/// splice from a TCP socket stops for ever, as if the stream had ended or had nothing. Then it is
+/// an error, `EOPNOTSUPP`: reading goes past it.
+fn not_stuck(
+    source: Source<'_>,
+    sink: Option<BorrowedFd<'_>>,
+    mut splice: impl FnMut() -> io::Result<usize>,
+) -> io::Result<usize> {
+    let moved = splice();
+    if source.kind != SourceKind::Socket || !has_moved_nothing(&moved) {
+        return moved;
+    }
+    let is_stuck = match (&moved, source.peek()?) {
+        (Ok(_), left) => left != Peeked::End,
+        // A sink that is full gives no other error.
+        (Err(_), left) => left == Peeked::Bytes && sink.is_none_or(has_room),
+    };
+    if !is_stuck {
+        return moved;
+    }
+    // They may have come only now.
+    let moved = splice();
+    if has_moved_nothing(&moved) { Err(Errno::OPNOTSUPP.into()) } else { moved }
+}
+
+fn has_moved_nothing(moved: &io::Result<usize>) -> bool {
+    match moved {
+        Ok(bytes) => *bytes == 0,
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
 }
 
 /// Through a pipe of our own, which goes back to the tools only if it is empty. Into a pipe too:
@@ -72,7 +108,8 @@ fn move_chunks(flow: &mut Flow<'_>, sink: BorrowedFd<'_>, pipe: &mut Pipe) -> Re
             flow.wait_for_source()?;
         }
         let (offset, bytes) = (flow.offset(), flow.next_chunk());
-        let taken = flow.call(End::Source, || pipe.take(source.origin(offset), bytes))?;
+        let mut take = || pipe.take(source.origin(offset), bytes);
+        let taken = flow.call(End::Source, || not_stuck(source, None, &mut take))?;
         if taken == 0 {
             return flow.source_ended();
         }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{self, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use rustix::net::sockopt;
 use smallvec::SmallVec;
 
 use super::outcome::Fault;
@@ -114,6 +115,7 @@ impl Patience<'_> {
         let bell = self.cancel.map(|cancel| cancel.state.bell.as_fd());
         let bell = bell.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN));
         let mut all: SmallVec<[PollFd<'_>; 3]> = ends.iter().cloned().chain(bell).collect();
+        let mut watches = ends.len() > 1;
         // Ends at the deadline; without one, when the end is ready, as a call that waits would.
         loop {
             self.check()?;
@@ -127,13 +129,31 @@ impl Patience<'_> {
             if !all[0].revents().is_empty() {
                 return Ok(());
             }
-            if ends.len() > 1 && !all[1].revents().is_empty() {
-                return Err(Fault::SinkClosed);
+            if watches && !all[1].revents().is_empty() {
+                if has_hung_up(&all[1]) {
+                    return Err(Fault::SinkClosed);
+                }
+                // It would end every turn at once: the rest of this wait is for the others.
+                all.remove(1);
+                watches = false;
             }
         }
     }
 }
 
+/// Whether nobody reads a pipe or socket any more. A socket has an error of another kind while what
+/// was sent by MSG_ZEROCOPY, or a time stamp, is reported on its error queue.
+fn has_hung_up(sink: &PollFd<'_>) -> bool {
+    sink.revents().contains(PollFlags::HUP) || sockopt::socket_type(sink.as_fd()).is_err()
+}
+
+/// Whether `sink` takes bytes now, or has an error to tell.
+pub(super) fn has_room(sink: BorrowedFd<'_>) -> bool {
+    let mut ends = [PollFd::from_borrowed_fd(sink, PollFlags::OUT)];
+    event::poll(&mut ends, Some(&AT_ONCE)).is_ok_and(|ready| ready > 0)
+}
+
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How often is asked whether the relay is wanted still, while it waits.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const FOR_EVER: Timespec = Timespec { tv_sec: i32::MAX as i64, tv_nsec: 0 };

@@ -29,6 +29,7 @@ use self::plan::Plan;
 pub(crate) use self::receiver::run as serve_receiver;
 pub(crate) use self::report::RelayReport;
 use self::report::{Kind, Settings};
+use super::command_line;
 use super::machine::Machine;
 use super::progress::Progress;
 
@@ -43,7 +44,7 @@ pub(crate) fn run(args: &RelayArgs) -> Result<()> {
     let report = RelayReport {
         kind: Kind::Relay,
         machine: Machine::read(&plan.topology),
-        command_line: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
+        command_line: command_line(),
         date: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         settings: Settings::of(&plan, findings.files),

@@ -224,3 +224,35 @@ fn two_relays_from_one_pipe_lose_nothing() {
     });
     assert_eq!(relayed, 1_000_000);
 }
+
+/// The first one to end gives the socket its own mode back, and not under the other's feet.
+#[test]
+fn a_relay_that_ends_leaves_another_one_its_deadline() {
+    for method in [Method::Splice, Method::SendFile] {
+        let (sink, mut reader) = UnixStream::pair().unwrap();
+        let second_sink = sink.try_clone().unwrap();
+        let file = temporary_zeros(4 << 20);
+        let second_file = file.try_clone().unwrap();
+        let (ended, end) = std::sync::mpsc::channel();
+        let mut first = Relay::new().method(method).deadline(Duration::from_millis(300));
+        let mut second = Relay::new().method(method).deadline(Duration::from_millis(700));
+        let running = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            ended.send(second.run(&second_file, .., &second_sink)).unwrap();
+        });
+        let relayed = first.run(&file, .., &sink).unwrap_err().relayed.bytes;
+        // Room for a part of what the second one gives next.
+        reader.read_exact(&mut vec![0; relayed as usize]).unwrap();
+        let error = end.recv_timeout(Duration::from_secs(10)).expect("it has an end").unwrap_err();
+        assert!(matches!(error.fault, Fault::DeadlineExceeded), "{error}");
+        running.join().unwrap();
+        let left = sockopt::socket_timeout(&sink, Timeout::Send);
+        assert_eq!(left, Ok(None));
+    }
+}
+
+fn temporary_zeros(bytes: u64) -> File {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(bytes).unwrap();
+    file
+}
