@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use rustix::net::{self, RecvFlags};
 use shorthaul_platform::pipe::{self, Give, Pipe};
 
 use super::ends::{Sink, SinkKind, SourceKind};
@@ -37,7 +38,7 @@ fn directly(flow: &mut Flow<'_>, sink: BorrowedFd<'_>) -> Result<(), Halt> {
         let (offset, bytes) = (flow.offset(), flow.next_chunk());
         let moved = flow.call(end, || pipe::splice(source.origin(offset), sink, bytes, waits))?;
         if moved == 0 {
-            return flow.source_ended();
+            return source_ended(flow);
         }
         flow.taken += moved as u64;
         flow.arrived(moved)?;
@@ -76,7 +77,7 @@ fn move_chunks(flow: &mut Flow<'_>, sink: BorrowedFd<'_>, pipe: &mut Pipe) -> Re
         let (offset, bytes) = (flow.offset(), flow.next_chunk());
         let taken = flow.call(End::Source, || pipe.take(source.origin(offset), bytes))?;
         if taken == 0 {
-            return flow.source_ended();
+            return source_ended(flow);
         }
         flow.taken += taken as u64;
         give(flow, sink, pipe)?;
@@ -89,6 +90,17 @@ fn give(flow: &mut Flow<'_>, sink: BorrowedFd<'_>, pipe: &mut Pipe) -> Result<()
     let waits = !flow.patience.is_bounded();
     let how = Give { more: flow.has_more_than(pipe.held()), waits };
     flow.give_all(sink, pipe.held(), |_| pipe.give(sink, how))
+}
+
+/// What it means that nothing came. Of a TCP socket it needn't be the end: splice(2) also stops at
+/// a byte that was sent out of band, which reading passes over.
+fn source_ended(flow: &Flow<'_>) -> Result<(), Halt> {
+    let peeks = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let is_socket = flow.source.kind == SourceKind::Socket;
+    if is_socket && !matches!(net::recv(flow.source.fd, &mut [0_u8; 1], peeks), Ok((_, 0))) {
+        return Err(Halt::Unsupported("a byte out of band is in the way".into()));
+    }
+    flow.source_ended()
 }
 
 fn empty(

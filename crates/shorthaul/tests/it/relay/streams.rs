@@ -2,15 +2,19 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
+use rustix::net::{SendFlags, send};
 use shorthaul::relay::{Fault, Method};
 
-use super::relay;
+use super::ends::{Taking, To, tcp_pair};
+use super::{assert_same, relay};
 
 /// Files opened with O_DIRECT refuse what is no whole block, and take the next that is.
 #[test]
@@ -39,5 +43,34 @@ fn what_a_sink_refuses_is_not_skipped() {
         feeder.join().unwrap();
         assert!(matches!(failed.fault, Fault::Io { .. }), "{method}: {failed}");
         assert_eq!((failed.relayed.bytes, failed.bytes_lost), (0, 100), "{method}");
+    }
+}
+
+/// Reading passes over it, splice(2) stops there as if that were the end.
+#[test]
+fn a_byte_out_of_band_is_not_the_end() {
+    for to in [To::Pipe, To::Unix, To::File] {
+        for method in [Method::Auto, Method::Splice, Method::ReadWrite] {
+            let (source, mut sender) = tcp_pair();
+            sender.write_all(b"before").unwrap();
+            send(sender.as_fd(), b"!", SendFlags::OOB).unwrap();
+            sender.write_all(b"behind").unwrap();
+            sender.shutdown(Shutdown::Write).unwrap();
+            let sink = Taking::new(to);
+            let what = format!("{method} to {to:?}");
+            let outcome = relay(method, 64 << 10).run(&source, .., &sink);
+            let got = sink.finish().unwrap();
+            match outcome {
+                Ok(relayed) => {
+                    assert_eq!(relayed.bytes, 12, "{what}");
+                    assert_same(&got, b"beforebehind", &what);
+                }
+                Err(failed) => {
+                    assert_eq!(method, Method::Splice);
+                    assert!(matches!(failed.fault, Fault::Unsupported { .. }), "{what}: {failed}");
+                    assert_eq!((got.len() as u64, failed.bytes_lost), (failed.relayed.bytes, 0));
+                }
+            }
+        }
     }
 }
