@@ -397,8 +397,9 @@ impl Span {
         match source.kind {
             SourceKind::Sized(size) => {
                 let end = end.unwrap_or(size.max(start));
-                // Better nothing than a part of what is not there.
-                if end > size || start > size {
+                // Better nothing than a part of what is not there, where that can be told.
+                let is_short = end > size || start > size;
+                if is_short && !source.tells_wrong_sizes() {
                     return Err(Fault::SourceEnded { at: size, end });
                 }
                 Ok(Some(end - start))
