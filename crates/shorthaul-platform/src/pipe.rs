@@ -8,9 +8,10 @@ use rustix::pipe::{self, PipeFlags, SpliceFlags};
 
 /// A pipe whose both ends are ours, which knows how many bytes are in it.
 ///
-/// Taking never waits, and giving only if it is told to. What it takes from a file are the file's
-/// own pages, not copies: who overwrites the file before they are read from the other end changes
-/// what is read.
+/// Taking never waits for room, nor for a Unix socket that has nothing (for other origins as their
+/// own modes say), and giving only if it is told to. What it takes from a file are the file's own
+/// pages, not copies: who overwrites the file before they are read from the other end changes what
+/// is read.
 #[derive(Debug)]
 pub struct Pipe {
     reader: OwnedFd,

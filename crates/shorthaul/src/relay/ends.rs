@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use rustix::fs::{self, FileType, OFlags, Stat};
+use rustix::fs::{self, AtFlags, FileType, OFlags, Stat, Statx, StatxFlags};
 use rustix::io::{Errno, pread};
 use rustix::net::{self, RecvFlags, SocketType, sockopt};
 use shorthaul_platform::pipe::Origin;
@@ -144,12 +144,12 @@ impl<'a> Source<'a> {
 
 impl<'a> Sink<'a> {
     pub(super) fn look_at(fd: BorrowedFd<'a>) -> Result<Self, Fault> {
-        let stat = fs::fstat(fd).map_err(|error| look_failed("sink", error))?;
+        let found = glance(fd).map_err(|error| look_failed("sink", error))?;
         let flags = fs::fcntl_getfl(fd).map_err(|error| look_failed("sink", error))?;
         if flags.contains(OFlags::PATH) || flags & OFlags::ACCMODE == OFlags::RDONLY {
             return Err(misuse("the sink is not open for writing"));
         }
-        let kind = match FileType::from_raw_mode(stat.st_mode) {
+        let kind = match FileType::from_raw_mode(found.stx_mode.into()) {
             FileType::RegularFile if flags.contains(OFlags::APPEND) => SinkKind::Appending,
             FileType::RegularFile | FileType::BlockDevice => SinkKind::File,
             FileType::Fifo => SinkKind::Pipe,
@@ -192,10 +192,18 @@ impl<'a> Sink<'a> {
 
 /// Whether two descriptors are of one pipe.
 pub(super) fn are_the_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
-    match (fs::fstat(one), fs::fstat(other)) {
-        (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
+    let inode = |found: &Statx| (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
+    match (glance(one), glance(other)) {
+        (Ok(one), Ok(other)) => inode(&one) == inode(&other),
         _ => false,
     }
+}
+
+/// What the kernel knows of a descriptor without asking its file system: that of a stranger's named
+/// pipe may be the stranger's own, on FUSE, and never answer.
+fn glance(fd: BorrowedFd<'_>) -> rustix::io::Result<Statx> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    fs::statx(fd, "", flags, StatxFlags::TYPE | StatxFlags::INO)
 }
 
 fn size(stat: &Stat) -> u64 {

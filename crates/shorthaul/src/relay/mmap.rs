@@ -3,7 +3,7 @@
 use shorthaul_platform::memory::FileView;
 
 use super::ends::{Sink, SourceKind};
-use super::flow::{End, Flow, Halt};
+use super::flow::{Flow, Halt};
 use super::outcome::Fault;
 
 /// Moves what is left.
@@ -24,15 +24,12 @@ pub(super) fn run(flow: &mut Flow<'_>, sink: &Sink<'_>) -> Result<(), Halt> {
 
 fn give_view(flow: &mut Flow<'_>, sink: &Sink<'_>, view: &FileView) -> Result<(), Halt> {
     let (sink, way) = (sink.fd, sink.write_way(flow.patience.is_bounded()));
-    let mut given = 0;
-    while given < view.len() {
-        let chunk = flow.chunk_bytes.min(view.len() - given);
-        let part = flow.call(End::Sink(sink), || view.write_to(given..given + chunk, sink, way))?;
-        given += part;
-        flow.taken += part as u64;
-        flow.arrived(part)?;
-    }
-    Ok(())
+    let (bytes, chunk_bytes) = (view.len(), flow.chunk_bytes);
+    flow.taken += bytes as u64;
+    flow.give_all(sink, bytes, |from| {
+        let end = bytes.min(from.saturating_add(chunk_bytes));
+        view.write_to(from..end, sink, way)
+    })
 }
 
 /// A page that can't be read is no fault of the sink's.

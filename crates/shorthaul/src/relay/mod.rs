@@ -183,14 +183,15 @@ impl Relay {
 
     /// Like [`Relay::run`], into a descriptor whose open file is shared with somebody who is not
     /// trusted and may change its modes under way: pipes and sockets are written only in ways that
-    /// don't wait whatever those are. It ends at `until`, and soon after it `is_unwanted`.
+    /// don't wait whatever those are. It ends at `until`, and soon after it `is_unwanted`, which
+    /// is told whether the source is what the relay waits for.
     pub(crate) fn run_for_stranger(
         &mut self,
         source: BorrowedFd<'_>,
         range: &impl RangeBounds<u64>,
         sink: BorrowedFd<'_>,
         until: Instant,
-        is_unwanted: &dyn Fn() -> bool,
+        is_unwanted: &dyn Fn(bool) -> bool,
     ) -> Result<Relayed, RelayError> {
         let bounds = Bounds { until: Some(until), is_unwanted: Some(is_unwanted) };
         let sink = Sink::look_at(sink).map(|sink| Sink { is_strangers: true, ..sink });
@@ -270,7 +271,7 @@ impl Relay {
 /// What may end a run, beside its [`Cancel`].
 struct Bounds<'a> {
     until: Option<Instant>,
-    is_unwanted: Option<&'a dyn Fn() -> bool>,
+    is_unwanted: Option<&'a dyn Fn(bool) -> bool>,
 }
 
 /// What a run works with.
@@ -397,8 +398,9 @@ impl Span {
         match source.kind {
             SourceKind::Sized(size) => {
                 let end = end.unwrap_or(size.max(start));
-                // Better nothing than a part of what is not there.
-                if end > size || start > size {
+                // Better nothing than a part of what is not there, where that can be told.
+                let is_short = end > size || start > size;
+                if is_short && !source.tells_wrong_sizes() {
                     return Err(Fault::SourceEnded { at: size, end });
                 }
                 Ok(Some(end - start))

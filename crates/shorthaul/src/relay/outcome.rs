@@ -57,7 +57,7 @@ pub enum Fault {
     Cancelled,
 
     /// The method can't do it between these two; [`Method::Auto`] takes another one.
-    #[error("{method} can't relay from {source_kind} to {sink_kind} ({why}); another method can")]
+    #[error("{method} can't relay from {source_kind} to {sink_kind}: {why}; auto takes what can")]
     Unsupported {
         /// The method that was asked for.
         method: Method,

@@ -90,7 +90,9 @@ fn by_pipe(flow: &mut Flow<'_>, sink: &Sink<'_>, tools: &mut Tools) -> Result<()
     match moved {
         // What came out of a stream comes from nowhere else: so it goes another way.
         Err(Halt::Unsupported(_)) if flow.source.is_stream() => {
-            empty(flow, sink, tools, &mut pipe)?
+            // Nor may the next method go on behind what this one can't give.
+            flow.is_last_resort = true;
+            empty(flow, sink, tools, &mut pipe)?;
         }
         _ => {}
     }

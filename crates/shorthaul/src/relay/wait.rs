@@ -60,8 +60,9 @@ pub(super) struct Patience<'a> {
     /// When it ends in any case.
     pub(super) until: Option<Instant>,
     pub(super) cancel: Option<&'a Cancel>,
-    /// Whether its work is wanted no more: asked now and then.
-    pub(super) is_unwanted: Option<&'a dyn Fn() -> bool>,
+    /// Whether its work is wanted no more: asked now and then, and told whether the source is what
+    /// it waits for.
+    pub(super) is_unwanted: Option<&'a dyn Fn(bool) -> bool>,
 }
 
 impl Patience<'_> {
@@ -72,8 +73,12 @@ impl Patience<'_> {
 
     /// Whether it is over.
     pub(super) fn check(&self) -> Result<(), Fault> {
+        self.check_while(false)
+    }
+
+    fn check_while(&self, waits_for_source: bool) -> Result<(), Fault> {
         if self.cancel.is_some_and(Cancel::is_cancelled)
-            || self.is_unwanted.is_some_and(|is_unwanted| is_unwanted())
+            || self.is_unwanted.is_some_and(|is_unwanted| is_unwanted(waits_for_source))
         {
             return Err(Fault::Cancelled);
         }
@@ -92,7 +97,7 @@ impl Patience<'_> {
 
     /// Waits until `sink` takes bytes, or has an error to tell.
     pub(super) fn wait_for_sink(&self, sink: BorrowedFd<'_>) -> Result<(), Fault> {
-        self.wait(&[PollFd::from_borrowed_fd(sink, PollFlags::OUT)])
+        self.wait(&[PollFd::from_borrowed_fd(sink, PollFlags::OUT)], false)
     }
 
     /// Waits until `source` has bytes, or ends. If `sink` hangs up meanwhile there is nothing to
@@ -105,20 +110,23 @@ impl Patience<'_> {
         let source = PollFd::from_borrowed_fd(source, PollFlags::IN);
         match sink {
             // Of what isn't asked for, only a hang-up or an error shows.
-            Some(sink) => self.wait(&[source, PollFd::from_borrowed_fd(sink, PollFlags::empty())]),
-            None => self.wait(&[source]),
+            Some(sink) => {
+                self.wait(&[source, PollFd::from_borrowed_fd(sink, PollFlags::empty())], true)
+            }
+            None => self.wait(&[source], true),
         }
     }
 
     /// Waits for the first of `ends`; the others may only end the wait.
-    fn wait(&self, ends: &[PollFd<'_>]) -> Result<(), Fault> {
+    fn wait(&self, ends: &[PollFd<'_>], is_source: bool) -> Result<(), Fault> {
         let bell = self.cancel.map(|cancel| cancel.state.bell.as_fd());
         let bell = bell.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN));
         let mut all: SmallVec<[PollFd<'_>; 3]> = ends.iter().cloned().chain(bell).collect();
         let mut watches = ends.len() > 1;
+        let mut has_waited = false;
         // Ends at the deadline; without one, when the end is ready, as a call that waits would.
         loop {
-            self.check()?;
+            self.check_while(is_source && has_waited)?;
             let timeout = self.slice().map(|slice| Timespec::try_from(slice).unwrap_or(FOR_EVER));
             match event::poll(&mut all, timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -137,6 +145,7 @@ impl Patience<'_> {
                 all.remove(1);
                 watches = false;
             }
+            has_waited = true;
         }
     }
 }

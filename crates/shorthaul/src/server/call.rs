@@ -225,9 +225,13 @@ impl InboundCall {
     ///
     /// A range without an end goes to the end that the source has now; of what has no size (pipes,
     /// sockets, files of /proc) to where reading ends, as far as there is room (of memory, up to a
-    /// gibibyte). It takes as long as source and sink do, but not beyond the call's deadline, and
-    /// ends soon after the call is taken back or its connection is gone. A payload that was relayed
-    /// is not replaced by another one.
+    /// gibibyte). It takes as long as source and sink do, but not beyond the call's deadline
+    /// (without one, for a minute) nor while a descriptor takes nothing for 30 seconds, and ends
+    /// soon after the call is taken back or its connection is gone. A payload that was relayed is
+    /// not replaced by another one.
+    ///
+    /// A pipe of the caller's gets the file's own pages, not copies: what is overwritten in place
+    /// before they are read from it shows there, also after the reply.
     ///
     /// # Errors
     /// As [`InboundCall::payload`]; OUT_OF_RANGE if a source of unknown size has more than there is

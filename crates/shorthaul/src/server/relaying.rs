@@ -104,7 +104,8 @@ impl Open {
             watched.moved.store(progress.bytes, Ordering::Relaxed);
         });
         let watch = stall.watch();
-        let is_unwanted = || patience.is_unwanted() || watch.is_over();
+        let is_unwanted =
+            |waits_for_source| patience.is_unwanted() || watch.is_over(waits_for_source);
         let end = bytes.map_or(std::ops::Bound::Unbounded, |bytes| {
             std::ops::Bound::Excluded(start.saturating_add(bytes))
         });
@@ -265,9 +266,10 @@ impl Stall {
 }
 
 impl Watch<'_> {
-    fn is_over(&self) -> bool {
+    /// A source that has nothing is no fault of the sink's.
+    fn is_over(&self, waits_for_source: bool) -> bool {
         let (moved, at) = (self.stall.moved.load(Ordering::Relaxed), self.seen.get().1);
-        if moved != self.seen.get().0 {
+        if waits_for_source || moved != self.seen.get().0 {
             self.seen.set((moved, Instant::now()));
         } else if at.elapsed() >= WRITE_STALL_TIMEOUT {
             self.is_over.set(true);
@@ -366,3 +368,24 @@ const SCRATCH_BYTES: usize = 64 << 10;
 const UNSIZED_BYTES_MAX: u64 = 1 << 30;
 /// How often is asked whether the call is wanted still, while its source has nothing.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sink_that_takes_nothing_is_given_up_but_not_for_its_source() {
+        let stall = Stall::default();
+        let long_ago = Instant::now() - WRITE_STALL_TIMEOUT;
+        let seen = |moved| Watch {
+            stall: &stall,
+            seen: Cell::new((moved, long_ago)),
+            is_over: Cell::new(false),
+        };
+        assert!(seen(0).is_over(false));
+        let waits_for_source = seen(0);
+        assert!(!waits_for_source.is_over(true));
+        assert!(!waits_for_source.is_over(false), "it counts from now on");
+        assert!(!seen(1).is_over(false), "bytes have moved since");
+    }
+}

@@ -149,6 +149,21 @@ fn no_more_than_was_offered() {
     }
 }
 
+/// What such a file tells as its size is no reason to give up before it is read.
+#[test]
+fn files_that_tell_more_than_they_have_are_relayed_whole() {
+    let running = start_with(Descriptors::Streams);
+    let mut client = AnyClient::connect(&running.path, true).unwrap();
+    let (asked, content) = (request(1, 1), super::bytes_of(super::SYS));
+    for room in [content.len() as u64, 1 << 20, u64::MAX] {
+        let sink = Sink::new(SinkKind::Pipe);
+        let call = ("relay sys", &asked[..]);
+        let reply = send_at_most(&mut client, call, &sink.descriptor, room, PATIENCE).unwrap();
+        assert_eq!(reply.len(), content.len(), "room for {room}");
+        assert_eq!(sink.finish(), content);
+    }
+}
+
 #[test]
 fn a_payload_that_was_relayed_stays() {
     let running = start_with(Descriptors::Streams);

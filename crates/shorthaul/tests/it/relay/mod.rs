@@ -7,6 +7,7 @@ mod matrix;
 mod memory;
 mod refused;
 pub(super) mod signals;
+mod streams;
 mod urgent;
 mod waits;
 

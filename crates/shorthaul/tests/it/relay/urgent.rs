@@ -66,7 +66,7 @@ fn splice_alone_says_that_it_cannot_pass_an_urgent_byte() {
         send_with_urgent(&mut sender, b"after");
         let relay = Relay::new().method(Method::Splice);
         let mut relay = if is_bounded { relay.deadline(PATIENCE) } else { relay };
-        let error = relay.run(&source, .., &tempfile::tempfile().unwrap()).unwrap_err();
+        let error = relay.run(&source, .., tempfile::tempfile().unwrap()).unwrap_err();
         assert!(matches!(error.fault, Fault::Unsupported { .. }), "{error}");
         assert_eq!((error.relayed.bytes, error.bytes_lost), (6, 0));
         drop(sender);
