@@ -11,7 +11,7 @@ use shorthaul_platform::topology::pin_current_thread;
 
 use super::crew::{Crew, Outcome, Run};
 use super::plan::{Crowd, Plan};
-use super::report::{Group, SourceFile};
+use super::report::{Figures, Group, SourceFile};
 use super::sink::clients;
 use super::source;
 use super::summary::{self, Samples};
@@ -47,6 +47,7 @@ pub(super) fn run(plan: &Plan, progress: &Progress) -> Result<Findings> {
     warnings.extend(hygiene::busy_machine(&foreign_cpus));
     let groups = bench.groups(plan);
     warnings.extend(cut_short(plan, &groups));
+    warnings.extend(too_short(&groups));
     warnings.extend(crowded(plan));
     Ok(Findings { files, groups, warnings })
 }
@@ -236,6 +237,24 @@ fn cut_short(plan: &Plan, groups: &[Group]) -> Option<String> {
     })
 }
 
+/// Starting and ending take tens of microseconds, and a timer's tick milliseconds.
+fn too_short(groups: &[Group]) -> Option<String> {
+    let cells = groups.iter().flat_map(|group| &group.cells);
+    let is_short = |figures: &Figures| figures.clients.iter().any(|c| c.nanoseconds < SHORT_NS);
+    let short = cells.filter(|cell| cell.figures.as_ref().is_some_and(is_short));
+    let mut methods: Vec<&str> = short.map(|cell| cell.method.as_str()).collect();
+    methods.sort_unstable();
+    methods.dedup();
+    (!methods.is_empty()).then(|| {
+        format!(
+            "Less than {} ms were measured of {}: more loops (-l) or a larger file would steady \
+             that.",
+            SHORT_NS / 1_000_000,
+            methods.join(", ")
+        )
+    })
+}
+
 fn crowded(plan: &Plan) -> Option<String> {
     let (most, cpus) = (plan.clients_max(), plan.topology.cpus().len());
     (most > cpus).then(|| {
@@ -248,6 +267,7 @@ fn crowded(plan: &Plan) -> Option<String> {
 
 const COPY_TIME: Duration = Duration::from_millis(10);
 const CACHED_MIN: f64 = 0.999;
+const SHORT_NS: u64 = 10_000_000;
 
 #[cfg(test)]
 mod tests {
