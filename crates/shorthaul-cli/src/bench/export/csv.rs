@@ -66,15 +66,15 @@ impl Line<'_> {
 /// The name of a column, and what stands in it; nothing where there is no number.
 type Column = (&'static str, fn(&Line<'_>) -> Option<String>);
 
-fn median(spread: Option<&Spread>) -> Option<String> {
+pub(in crate::bench) fn median(spread: Option<&Spread>) -> Option<String> {
     Some(spread?.median.to_string())
 }
 
-fn min(spread: Option<&Spread>) -> Option<String> {
+pub(in crate::bench) fn min(spread: Option<&Spread>) -> Option<String> {
     Some(spread?.min.to_string())
 }
 
-fn max(spread: Option<&Spread>) -> Option<String> {
+pub(in crate::bench) fn max(spread: Option<&Spread>) -> Option<String> {
     Some(spread?.max.to_string())
 }
 

@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 
+use crate::bench::export::csv::{max, median, min};
 use crate::bench::relay::report::{Cell, Figures, Group, RelayReport};
 use crate::bench::stats::Spread;
 
@@ -52,18 +53,6 @@ impl Line<'_> {
 
 /// The name of a column, and what stands in it; nothing where there is no number.
 type Column = (&'static str, fn(&Line<'_>) -> Option<String>);
-
-fn median(spread: Option<&Spread>) -> Option<String> {
-    Some(spread?.median.to_string())
-}
-
-fn min(spread: Option<&Spread>) -> Option<String> {
-    Some(spread?.min.to_string())
-}
-
-fn max(spread: Option<&Spread>) -> Option<String> {
-    Some(spread?.max.to_string())
-}
 
 /// Add to the end: who reads columns by number is not disturbed then.
 const COLUMNS: [Column; 36] = [
