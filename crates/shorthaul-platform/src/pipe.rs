@@ -86,6 +86,7 @@ impl Pipe {
     ///
     /// # References
     /// splice(2)
+    #[inline]
     pub fn take(&mut self, origin: Origin<'_>, bytes: usize) -> io::Result<usize> {
         let flags = SpliceFlags::NONBLOCK;
         let taken = match origin {
@@ -106,6 +107,7 @@ impl Pipe {
     ///
     /// # References
     /// splice(2)
+    #[inline]
     pub fn give(&mut self, sink: BorrowedFd<'_>, how: Give) -> io::Result<usize> {
         let mut flags = SpliceFlags::empty();
         flags.set(SpliceFlags::MORE, how.more);
@@ -138,6 +140,7 @@ impl Pipe {
 ///
 /// # References
 /// splice(2)
+#[inline]
 pub fn splice(
     origin: Origin<'_>,
     sink: BorrowedFd<'_>,

@@ -28,6 +28,7 @@ pub enum WriteWay {
 ///
 /// # References
 /// write(2), send(2), pwritev2(2)
+#[inline]
 pub fn write(sink: BorrowedFd<'_>, bytes: &[u8], way: WriteWay) -> io::Result<usize> {
     // SAFETY: pointer and length are those of a slice that we borrow.
     unsafe { write_raw(sink, bytes.as_ptr(), bytes.len(), way) }
@@ -38,6 +39,7 @@ pub fn write(sink: BorrowedFd<'_>, bytes: &[u8], way: WriteWay) -> io::Result<us
 /// # Safety
 /// - The range must be mapped until this returns. What others do to its contents is no matter: only
 ///   the kernel reads it.
+#[inline]
 pub(crate) unsafe fn write_raw(
     sink: BorrowedFd<'_>,
     start: *const u8,

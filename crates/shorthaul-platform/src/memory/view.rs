@@ -43,6 +43,7 @@ impl FileView {
     }
 
     /// Length in bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.bytes
     }
@@ -60,6 +61,7 @@ impl FileView {
     ///
     /// # Panics
     /// If `range` is not inside the view.
+    #[inline]
     pub fn write_to(
         &self,
         range: Range<usize>,
