@@ -156,7 +156,7 @@ fn ensure_connected_stream(socket: BorrowedFd<'_>) -> Result<(), Status> {
 /// Files whose file system asks somebody else (FUSE, a network) wait for him; those of /proc and
 /// /sys are no data.
 fn ensure_local(file: BorrowedFd<'_>, mount: Option<u64>) -> Result<(), Status> {
-    // Memory files are on a mount that has no place in the tree; only they have seals.
+    // Memory files are on a mount that has no place in the tree. What has seals is in memory.
     if fs::fcntl_get_seals(file).is_ok() {
         return Ok(());
     }
