@@ -164,7 +164,7 @@ impl Flow<'_> {
         Halt::Fault(Fault::Io { context, cause })
     }
 
-    /// Gives all of what `write` can give: it is told where to begin, and how many bytes are left.
+    /// Gives all of `bytes` by `write`, which is told how many of them are given already.
     pub(super) fn give_all(
         &mut self,
         sink: BorrowedFd<'_>,

@@ -3,13 +3,13 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use rustix::event::{self, PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, pread, read};
 use shorthaul_platform::transfer::{self, WriteWay};
 
 use super::Tools;
 use super::ends::Sink;
 use super::flow::{End, Flow, Halt};
+use super::wait::has_room;
 
 /// Moves what is left.
 pub(super) fn run(flow: &mut Flow<'_>, sink: &Sink<'_>, tools: &mut Tools) -> Result<(), Halt> {
@@ -67,8 +67,7 @@ pub(super) fn give(flow: &mut Flow<'_>, sink: &Sink<'_>, bytes: &[u8]) -> Result
 /// Writes to a pipe whose mode is to wait, without waiting: a pipe that says it is ready has room
 /// for a page, and so for as much as is written at once or not at all.
 fn write_carefully(sink: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    let mut ends = [PollFd::from_borrowed_fd(sink, PollFlags::OUT)];
-    if event::poll(&mut ends, Some(&AT_ONCE))? == 0 {
+    if !has_room(sink) {
         return Err(io::ErrorKind::WouldBlock.into());
     }
     transfer::write(sink, &bytes[..bytes.len().min(PIPE_WRITE_MAX)], WriteWay::Plain)
@@ -78,6 +77,5 @@ fn is_not_known(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::OPNOTSUPP)
 }
 
-const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// PIPE_BUF: pipe(7).
 const PIPE_WRITE_MAX: usize = 4096;

@@ -89,7 +89,7 @@ impl Patience<'_> {
     }
 
     /// For how long a call may wait before [`Patience::check`] is due again.
-    pub(super) fn slice(&self) -> Option<Duration> {
+    fn slice(&self) -> Option<Duration> {
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         let looks = self.is_unwanted.is_some().then_some(LOOK_INTERVAL);
         left.into_iter().chain(looks).min()
