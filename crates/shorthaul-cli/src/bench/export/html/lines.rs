@@ -147,25 +147,11 @@ impl Plot<'_> {
         }
     }
 
-    /// Each line's name at its end, apart from the others.
+    /// Each line's name at its end.
     fn labels(&self, scales: &Scales) -> Markup {
-        let mut ends: Vec<(f64, &Line<'_>)> = self
-            .lines
-            .iter()
-            .filter_map(|line| Some((scales.y.at(line.points.last()?.1.median), line)))
-            .collect();
-        ends.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let places = apart(&ends.iter().map(|(y, _)| *y).collect::<Vec<_>>());
-        html! {
-            svg class="ends" width="186" height=(px(HEIGHT)) aria-hidden="true" {
-                @for ((y, line), place) in ends.into_iter().zip(places) {
-                    g class=(format!("series {}", line.class)) {
-                        line class="leader" x1="0" x2="11" y1=(px(y)) y2=(px(place)) {}
-                        text x="14" y=(px(place + 4.0)) { (line.name) }
-                    }
-                }
-            }
-        }
+        let end = |line: &Line<'_>| Some(scales.y.at(line.points.last()?.1.median));
+        let ends = self.lines.iter().filter_map(|line| Some((end(line)?, line.class, line.name)));
+        names_at_ends(ends.collect())
     }
 
     /// The same names below, where there is no room beside.
@@ -286,8 +272,25 @@ fn points(section: &Section, of: impl Fn(&Payload) -> Option<Spread>) -> Vec<(us
     points
 }
 
+/// The name of each line, given with its class, beside the place where it ends, apart from the
+/// others.
+pub(in crate::bench) fn names_at_ends(mut ends: Vec<(f64, &str, &str)>) -> Markup {
+    ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let places = apart(&ends.iter().map(|(y, ..)| *y).collect::<Vec<_>>());
+    html! {
+        svg class="ends" width="186" height=(px(HEIGHT)) aria-hidden="true" {
+            @for ((y, class, name), place) in ends.into_iter().zip(places) {
+                g class=(format!("series {class}")) {
+                    line class="leader" x1="0" x2="11" y1=(px(y)) y2=(px(place)) {}
+                    text x="14" y=(px(place + 4.0)) { (name) }
+                }
+            }
+        }
+    }
+}
+
 /// Places as near to `wanted`, which is sorted, as a line of text between them allows.
-pub(in crate::bench) fn apart(wanted: &[f64]) -> Vec<f64> {
+fn apart(wanted: &[f64]) -> Vec<f64> {
     let mut places = wanted.to_vec();
     for index in 1..places.len() {
         places[index] = places[index].max(places[index - 1] + LINE_HEIGHT);
@@ -313,9 +316,9 @@ pub(in crate::bench) fn marker(class: &str) -> &'static str {
 
 const MUTED: &str = "muted";
 const LINE_HEIGHT: f64 = 15.0;
-const TOP: f64 = 14.0;
-const BOTTOM: f64 = 300.0;
-const HEIGHT: f64 = 324.0;
+pub(in crate::bench) const TOP: f64 = 14.0;
+pub(in crate::bench) const BOTTOM: f64 = 300.0;
+pub(in crate::bench) const HEIGHT: f64 = 324.0;
 
 #[cfg(test)]
 mod tests {

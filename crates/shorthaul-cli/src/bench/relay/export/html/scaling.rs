@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::bench::export::html::lines::{apart, marker};
+use crate::bench::export::html::lines::{BOTTOM, HEIGHT, TOP, marker, names_at_ends};
 use crate::bench::export::html::plot::{Figure, Panel, Scale, pc, px, side_by_side};
 use crate::bench::plan::format_bytes;
 use crate::bench::relay::export::scaling::{MEANING, counts, rows};
@@ -110,23 +110,11 @@ impl Plot<'_> {
         }
     }
 
-    /// Each line's name at its end, apart from the others.
+    /// Each line's name at its end.
     fn labels(&self, y: &Scale) -> Markup {
         let end = |line: &Line<'_>| line.points.last().map_or(0.0, |point| point.1.median);
-        let mut ends: Vec<(f64, &Line<'_>)> =
-            self.lines.iter().map(|line| (y.at(end(line) * 100.0), line)).collect();
-        ends.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let places = apart(&ends.iter().map(|(y, _)| *y).collect::<Vec<_>>());
-        html! {
-            svg class="ends" width="186" height=(px(HEIGHT)) aria-hidden="true" {
-                @for ((y, line), place) in ends.into_iter().zip(places) {
-                    g class=(format!("series {}", line.class)) {
-                        line class="leader" x1="0" x2="11" y1=(px(y)) y2=(px(place)) {}
-                        text x="14" y=(px(place + 4.0)) { (line.method) }
-                    }
-                }
-            }
-        }
+        let ends = self.lines.iter().map(|line| (y.at(end(line) * 100.0), line.class, line.method));
+        names_at_ends(ends.collect())
     }
 
     /// The same names below, where there is no room beside.
@@ -186,8 +174,3 @@ impl Line<'_> {
         }
     }
 }
-
-/// As in the plots by size, whose names at the ends these share.
-const TOP: f64 = 14.0;
-const BOTTOM: f64 = 300.0;
-const HEIGHT: f64 = 324.0;
