@@ -69,6 +69,7 @@ mod server;
 mod stream;
 mod threads;
 mod trust;
+mod undertaker;
 mod wire;
 
 pub use address::SOCKET_PATH_BYTES_MAX;

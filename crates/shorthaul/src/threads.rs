@@ -24,12 +24,6 @@ pub(crate) fn join_by<T>(thread: JoinHandle<T>, by: Instant) -> bool {
     thread.join().is_ok()
 }
 
-/// Drops something on a thread made for that: it may take as long as it likes. For what is rare.
-pub(crate) fn drop_elsewhere(remains: impl Send + 'static) {
-    // Where no thread can be had it is dropped here, by the closure that comes to nothing.
-    thread::Builder::new().name("shorthaul-undt".into()).spawn(move || drop(remains)).ok();
-}
-
 /// Drops what it is given, on a thread of its own. Stopped and joined when it is dropped itself.
 pub(crate) struct Reaper {
     graves: Option<Sender<Box<dyn Send>>>,
@@ -60,7 +54,6 @@ impl Drop for Reaper {
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
-            // One that is stuck in a stranger's descriptor is left behind.
             join_by(thread, Instant::now() + REAPER_TIMEOUT);
         }
     }

@@ -24,8 +24,8 @@ use crate::lane::LaneCounters;
 use crate::limits::{DEADLINE_DEFAULT, HANDSHAKE_TIMEOUT, Limits};
 use crate::payload::MemoryPool;
 use crate::stream::{self, Flushed, ReceiveError};
-use crate::threads::drop_elsewhere;
 use crate::trust::{PeerPolicy, default_policy};
+use crate::undertaker;
 
 /// How a client is to be.
 #[derive(Clone)]
@@ -129,10 +129,11 @@ pub(crate) fn open<T>(socket: UnixStream, options: &ClientOptions) -> Result<Con
         lanes: LaneCounters::default(),
         limits: options.limits,
         trust: options.trust,
+        server_uid: server.uid,
     });
     let mut connected = Connected { socket, connection, common, server };
     if let Err(error) = connected.shake_hands() {
-        let_go_of_strangers(&mut connected.connection);
+        let_go_of_strangers(&mut connected.connection, server.uid);
         return Err(error);
     }
     Ok(connected)
@@ -140,10 +141,13 @@ pub(crate) fn open<T>(socket: UnixStream, options: &ClientOptions) -> Result<Con
 
 /// Closes every descriptor that the server has sent and nobody has taken, where that may take its
 /// time; of use only at the end of a connection.
-pub(super) fn let_go_of_strangers<T>(connection: &mut ClientConnection<OwnedFd, T>) {
+pub(super) fn let_go_of_strangers<T>(
+    connection: &mut ClientConnection<OwnedFd, T>,
+    server_uid: u32,
+) {
     let strangers = connection.take_descriptors();
     if !strangers.is_empty() {
-        drop_elsewhere(strangers);
+        undertaker::bury(server_uid, strangers);
     }
 }
 

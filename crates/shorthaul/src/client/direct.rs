@@ -21,7 +21,8 @@ use crate::error::{Code, Error, Result, Status};
 use crate::lane::LaneCounts;
 use crate::limits::{CLIENT_TURN_FRAMES_MAX, FRAME_STALL_TIMEOUT, Limits};
 use crate::stream::{self, Flushed, ReceiveError};
-use crate::threads::{deadline_after, drop_elsewhere};
+use crate::threads::deadline_after;
+use crate::undertaker;
 
 /// A connection whose caller does its own socket I/O: two hops per call instead of four. It serves
 /// one caller at a time; for several, see [`DirectPool`](super::DirectPool) or
@@ -390,7 +391,7 @@ impl DirectClient {
                 return Err(Error::ConnectionLost(format!("the server says {code}: {message}")));
             }
             ClientEvent::Discard(descriptor) => {
-                drop_elsewhere(descriptor);
+                undertaker::bury(self.server.uid, descriptor);
                 Step::Other
             }
             // Dropping the token gives its buffers back.
@@ -469,7 +470,7 @@ impl DirectClient {
         self.socket.shutdown(std::net::Shutdown::Both).ok();
         drop(self.connection.drain_tokens());
         self.common.auto.close();
-        connect::let_go_of_strangers(&mut self.connection);
+        connect::let_go_of_strangers(&mut self.connection, self.server.uid);
         self.dead = Some(Error::ConnectionLost(error.to_string()));
         error
     }

@@ -26,7 +26,8 @@ use crate::limits::CLIENT_TURN_FRAMES_MAX;
 use crate::parts::Parts;
 use crate::payload::{MessageBytes, PooledMemory, concat};
 use crate::stream::{self, Flushed, ReceiveError};
-use crate::threads::{Reaper, drop_elsewhere};
+use crate::threads::Reaper;
+use crate::undertaker;
 use crate::wire::{Room, Upload};
 
 /// What the callers' threads ask of the reactor.
@@ -266,7 +267,9 @@ impl Reactor {
                     self.bury(nobody_waits);
                 }
             }
-            ClientEvent::Discard(descriptor) => drop_elsewhere(descriptor),
+            ClientEvent::Discard(descriptor) => {
+                undertaker::bury(self.shared.common.server_uid, descriptor)
+            }
             ClientEvent::LetGo { token } | ClientEvent::Retired { token } => self.bury(token),
             ClientEvent::Registered { region, result } => {
                 let found = self.registrations.iter().position(|(waiting, _)| *waiting == region);
@@ -358,7 +361,7 @@ impl Reactor {
             token.ticket.answer(Err(CallError::without_buffers(lost()))).ok();
         }
         self.shared.common.auto.close();
-        let_go_of_strangers(&mut self.connection);
+        let_go_of_strangers(&mut self.connection, self.shared.common.server_uid);
     }
 }
 

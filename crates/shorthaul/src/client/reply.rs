@@ -17,7 +17,7 @@ use crate::lane::{Lane, LaneCounters, Reason};
 use crate::limits::Limits;
 use crate::parts::Parts;
 use crate::payload::{MemoryPool, MessageBytes, PooledMemory};
-use crate::threads::drop_elsewhere;
+use crate::undertaker;
 
 /// What all calls of one client have in common.
 #[derive(Debug)]
@@ -28,6 +28,8 @@ pub(super) struct Common {
     /// The client's own limits.
     pub(super) limits: Limits,
     pub(super) trust: Option<Trust>,
+    /// Who the server is.
+    pub(super) server_uid: u32,
 }
 
 /// What a call gives back with its answer.
@@ -116,13 +118,14 @@ enum Memory {
     Descriptor,
 }
 
-/// A descriptor from the server that nobody has looked at. Closing it can wait for whoever made it.
+/// A descriptor from a server, by its user, that nobody has looked at. Closing it can wait for
+/// whoever made it.
 #[derive(Debug)]
-struct Stranger(Option<OwnedFd>);
+struct Stranger(Option<OwnedFd>, u32);
 
 impl Drop for Stranger {
     fn drop(&mut self) {
-        self.0.take().into_iter().for_each(drop_elsewhere);
+        self.0.take().into_iter().for_each(|descriptor| undertaker::bury(self.1, descriptor));
     }
 }
 
@@ -352,7 +355,7 @@ fn open_sealed(
             read_sparse(&descriptor, offset, bytes, common)
         }
         Err(Refused { refusal, descriptor }) => {
-            drop_elsewhere(descriptor);
+            undertaker::bury(common.server_uid, descriptor);
             Err(Error::PayloadLost(format!("the sealed memory was refused: {refusal}")))
         }
     }
@@ -484,7 +487,7 @@ pub(super) fn outcome(answer: Answered<OwnedFd>, mut held: Held, common: &Common
     common.lanes.count_answer(lane, parts.bytes() as u64);
     let memory = match (lane, payload, sealed) {
         (Lane::Sealed, _, Some((descriptor, offset))) => {
-            Memory::Unopened(Stranger(Some(descriptor)), offset)
+            Memory::Unopened(Stranger(Some(descriptor), common.server_uid), offset)
         }
         (Lane::Sealed, _, None) => Memory::Lost,
         (Lane::Descriptor, ..) => Memory::Descriptor,

@@ -23,6 +23,7 @@ use crate::limits::MESSAGE_BYTES_CAP;
 use crate::object::SealedObject;
 use crate::parts::Parts;
 use crate::payload::MessageBytes;
+use crate::undertaker;
 use crate::wire::LaneNumber;
 
 /// What a server does with calls. Closures that take `&mut InboundCall` are services.
@@ -495,7 +496,7 @@ impl Open {
         let source = match source {
             // Nobody has looked at it: closing it can wait for the client.
             Source::Unopened { descriptor, share, .. } => {
-                self.shared.undertaker.bury((descriptor, share));
+                undertaker::bury(share.uid(), (descriptor, share));
                 Source::None
             }
             source => source,
@@ -561,7 +562,7 @@ fn fill_target(
                     FillTarget::Region { region, offset: 0, kept, is_registered: false }
                 }
                 Err(rejected) => {
-                    shared.undertaker.bury(rejected.remains);
+                    undertaker::bury(account.uid(), rejected.remains);
                     FillTarget::Refused(rejected.status)
                 }
             }
@@ -575,7 +576,7 @@ fn fill_target(
             match share {
                 Ok(share) => FillTarget::Unopened(descriptor, share),
                 Err(status) => {
-                    shared.undertaker.bury(descriptor);
+                    undertaker::bury(account.uid(), descriptor);
                     FillTarget::Refused(status)
                 }
             }
@@ -602,7 +603,7 @@ fn source(
             match shared.charge(account, Whose::Client, offset.saturating_add(bytes)) {
                 Ok(share) => Source::Unopened { descriptor, offset, share },
                 Err(status) => {
-                    shared.undertaker.bury(descriptor);
+                    undertaker::bury(account.uid(), descriptor);
                     Source::Refused(status)
                 }
             }

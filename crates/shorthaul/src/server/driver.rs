@@ -107,6 +107,11 @@ impl Driver {
         }
     }
 
+    /// Whose connection it is.
+    pub(super) fn uid(&self) -> u32 {
+        self.membership.account().uid()
+    }
+
     pub(super) fn register(&self, registry: &Registry) -> io::Result<()> {
         registry.register(
             &mut SourceFd(&self.socket.as_raw_fd()),

@@ -11,6 +11,7 @@ use super::outgoing::FillTarget;
 use super::region::Share;
 use super::shared::Shared;
 use crate::error::{Code, Status};
+use crate::undertaker;
 
 /// Which descriptors a server relays payloads into when clients hand them over.
 ///
@@ -72,7 +73,7 @@ impl FillTarget {
             Ok(kind) => Self::Given(GivenSink { descriptor, kind, share }),
             Err(status) => {
                 // What it is, nobody knows: closing it can wait for the client.
-                shared.undertaker.bury((descriptor, share));
+                undertaker::bury(share.uid(), (descriptor, share));
                 Self::Refused(status)
             }
         };
@@ -87,7 +88,7 @@ impl FillTarget {
             }
             Self::Given(GivenSink { descriptor, share, .. })
             | Self::Unopened(descriptor, share) => {
-                shared.undertaker.bury((descriptor, share));
+                undertaker::bury(share.uid(), (descriptor, share));
             }
             other => *self = other,
         }

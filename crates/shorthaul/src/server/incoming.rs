@@ -15,6 +15,7 @@ use crate::error::{Code, Status};
 use crate::lane::Lane;
 use crate::parts::Parts;
 use crate::payload::PooledMemory;
+use crate::undertaker;
 
 /// The bulk that came with a call.
 #[derive(Debug)]
@@ -153,7 +154,7 @@ impl Upload {
         let is_small = bytes as u64 <= shared.config.limits.inline_bytes_max;
         if !(matches!(refusal, Refusal::Sparse { .. }) && is_small) {
             // What it is, nobody knows: closing it can wait for the client.
-            shared.undertaker.bury(descriptor);
+            undertaker::bury(account.uid(), descriptor);
             return Source::Refused(refusal.into());
         }
         let copy = Copy::take(bytes, account, shared)

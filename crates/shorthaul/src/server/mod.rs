@@ -239,8 +239,7 @@ impl RunningServer {
     }
 
     /// Stops: takes nothing new, answers what is open for at most `drain`, then closes. Returns
-    /// whether every reactor and worker ended; one whose handler never returns is left behind, and
-    /// so is a thread that closes what a client has opened and must wait for that client.
+    /// whether every reactor and worker ended; one whose handler never returns is left behind.
     pub fn stop(mut self, drain: Duration) -> bool {
         self.shut_down(drain)
     }
@@ -296,12 +295,8 @@ fn start(
         trust: options.trust,
     };
     let accounts = Accounts::new(options.user_limits);
-    let shared = Arc::new(Shared::new(
-        config,
-        accounts,
-        service,
-        [Reaper::start("shorthaul-reap")?, Reaper::start("shorthaul-undt")?],
-    ));
+    let reaper = Reaper::start("shorthaul-reap")?;
+    let shared = Arc::new(Shared::new(config, accounts, service, reaper));
     let parts = (0..options.reactors).map(|_| Reactor::parts()).collect::<io::Result<Vec<_>>>()?;
     let inboxes: Vec<_> = parts.iter().map(|(_, inbox)| Arc::clone(inbox)).collect();
     let mut acceptor = listener.map(|listener| Acceptor::new(listener, inboxes.clone()));

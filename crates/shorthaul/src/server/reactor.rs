@@ -26,6 +26,7 @@ use crate::connection::server::{IncomingUpload, ServerConnection};
 use crate::error::{Code, Status};
 use crate::inbox::Inbox;
 use crate::limits::{ACCEPT_REST, CONNECTIONS_MAX, LENT_REST};
+use crate::undertaker;
 use crate::wire::Frame;
 
 /// One reactor of a server.
@@ -247,7 +248,7 @@ impl Reactor {
                 let mapping = self.mappings.forget(&region);
                 self.shared.reaper.bury((mapping, region));
             }
-            Event::Discard(descriptor) => self.shared.undertaker.bury(descriptor),
+            Event::Discard(descriptor) => undertaker::bury(driver.uid(), descriptor),
             Event::Cancel { call } => self.cancel(key, call),
             Event::Goodbye => return Err(End::Closed),
         }
@@ -408,7 +409,7 @@ impl Reactor {
             driver.connection.regions().filter_map(|region| self.mappings.forget(region)).collect();
         let strangers = driver.connection.take_descriptors();
         if !strangers.is_empty() {
-            self.shared.undertaker.bury(strangers);
+            undertaker::bury(driver.uid(), strangers);
         }
         self.shared.reaper.bury((waiting, mappings, driver));
     }
@@ -534,7 +535,7 @@ fn register(driver: &mut Driver, region: u64, bytes: u64, descriptor: OwnedFd, s
         Ok(accepted) => driver.connection.region_accepted(region, Arc::new(accepted), bytes),
         Err(rejected) => {
             driver.connection.region_refused(region, &rejected.status);
-            shared.undertaker.bury(rejected.remains);
+            undertaker::bury(driver.uid(), rejected.remains);
         }
     }
 }

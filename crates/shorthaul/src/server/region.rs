@@ -325,6 +325,10 @@ impl Account {
 }
 
 impl Share {
+    pub(crate) fn uid(&self) -> u32 {
+        self.account.uid
+    }
+
     /// Gives back what is over `bytes`.
     pub(crate) fn cut(&mut self, bytes: u64) {
         let over = self.bytes.saturating_sub(bytes);

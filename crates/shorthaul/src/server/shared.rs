@@ -29,8 +29,6 @@ pub(crate) struct Shared {
     pub(crate) stats: Stats,
     /// Lets go of what is our own.
     pub(crate) reaper: Reaper,
-    /// Closes what strangers have opened, which can wait for the stranger: holds up nothing else.
-    pub(crate) undertaker: Reaper,
     /// Connections over all reactors.
     pub(crate) connections: AtomicUsize,
     /// Relays that nobody uses at the moment.
@@ -60,7 +58,7 @@ impl Shared {
         config: Config,
         accounts: Arc<Accounts>,
         service: Box<dyn Service>,
-        [reaper, undertaker]: [Reaper; 2],
+        reaper: Reaper,
     ) -> Self {
         Self {
             config,
@@ -70,7 +68,6 @@ impl Shared {
             service,
             stats: Stats::default(),
             reaper,
-            undertaker,
             connections: AtomicUsize::new(0),
             relays: Mutex::default(),
             next_key: AtomicU64::new(FIRST_KEY),
