@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::given::{Descriptors, none_taken};
 use super::incoming::{PayloadIn, Source, Upload};
 use super::outgoing::{FillPolicy, FillTarget, Out, PayloadOut, Sink, Target, no_memory};
-use super::peer::{Completion, Peer, Spent};
+use super::peer::{Charge, Completion, Peer, Spent};
 use super::queue::Queued;
 use super::region::{Account, Region, Whose};
 use super::shared::Shared;
@@ -80,8 +80,10 @@ pub(crate) struct Open {
     /// Whether this runs on the reactor itself, which takes the answer from here, and unmaps after
     /// it has sent it.
     on_reactor: bool,
-    /// What the queue has charged for it already.
-    charged_bytes: u64,
+    /// Whether its answer may be relayed into a descriptor of the client's, and wait for it.
+    may_wait: bool,
+    /// What its queue has charged for it already.
+    charged_bytes: Option<u64>,
     /// Bytes of the request's payload that came inline.
     request_bytes: u64,
 }
@@ -106,8 +108,9 @@ impl InboundCall {
         target.room.sealed_bytes = target.room.sealed_bytes.min(file_bytes_max);
         let on_reactor = shared.config.inline_handlers;
         let out = None;
-        let charged_bytes = 0;
+        let charged_bytes = None;
         let request_bytes = upload.inline_bytes();
+        let may_wait = matches!(target.fill, FillTarget::Unopened(..));
         if upload.lane() != Lane::None {
             shared.stats.lanes.count_upload(upload.lane(), upload.parts.bytes() as u64);
         }
@@ -124,6 +127,7 @@ impl InboundCall {
                 out,
                 has_relayed: false,
                 on_reactor,
+                may_wait,
                 charged_bytes,
                 request_bytes,
             }),
@@ -318,10 +322,15 @@ impl InboundCall {
         Self { state: open.map_or(State::Gone, State::Open) }
     }
 
-    /// Notes what the queue has charged for the call.
+    /// Whether it may wait for its client: it hands over a descriptor to be relayed into.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.open().is_some_and(|open| open.may_wait)
+    }
+
+    /// Notes what its queue has charged for the call.
     pub(crate) fn charge(&mut self, bytes: u64) {
         if let Some(open) = self.open_mut() {
-            open.charged_bytes = bytes;
+            open.charged_bytes = Some(bytes);
         }
     }
 
@@ -475,9 +484,10 @@ impl Open {
     /// it.
     fn complete(mut self, answer: Answer<OwnedFd>, mapping: Option<UsedMapping>) -> State {
         let request_bytes = self.request_bytes;
-        let inline_bytes = self.inline_bytes();
+        let (inline_bytes, may_wait) = (self.inline_bytes(), self.may_wait);
+        let charge = self.charged_bytes.map(|bytes| Charge { bytes, inline_bytes, may_wait });
         self.count(&answer);
-        self.target.fill.close_given(&self.shared);
+        self.target.fill.close_given();
         let mut keep = SmallVec::new();
         let mut unmap = None;
         match (mapping, &self.target.fill) {
@@ -509,8 +519,7 @@ impl Open {
             keep,
             spent: None,
             request_bytes,
-            inline_bytes,
-            charged_bytes: self.charged_bytes,
+            charge,
         };
         if self.on_reactor {
             completion.spent = Some(spent);

@@ -81,7 +81,7 @@ impl FillTarget {
 
     /// Closes a descriptor that was handed over. A pipe's is closed before its call is answered, so
     /// that its reader finds the end; closing others can wait for the client.
-    pub(super) fn close_given(&mut self, shared: &Shared) {
+    pub(super) fn close_given(&mut self) {
         match std::mem::replace(self, Self::None) {
             Self::Given(GivenSink { kind: Kind::Pipe, descriptor, share }) => {
                 drop((descriptor, share));

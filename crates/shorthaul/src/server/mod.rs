@@ -49,6 +49,9 @@ pub struct ServerOptions {
     pub reactors: usize,
     /// Threads that run handlers.
     pub workers: usize,
+    /// Threads that run handlers of calls that hand over a descriptor, where such are taken: these
+    /// wait for its readers, so they hold up one another but nobody else.
+    pub waiting_workers: usize,
     /// Runs handlers on the reactors instead: two context switches fewer, for handlers that are
     /// known to be quick. A slow one holds up every connection of its reactor.
     pub inline_handlers: bool,
@@ -81,6 +84,8 @@ pub enum ThreadRole {
     Reactor(usize),
     /// Runs handlers.
     Worker(usize),
+    /// Runs handlers of calls that hand over a descriptor.
+    WaitingWorker(usize),
 }
 
 impl Default for ServerOptions {
@@ -89,6 +94,7 @@ impl Default for ServerOptions {
         Self {
             reactors: 1,
             workers,
+            waiting_workers: 4 * workers,
             inline_handlers: false,
             limits: Limits::default(),
             user_limits: UserLimits::default(),
@@ -165,6 +171,11 @@ impl Server {
         let options = self.options;
         if options.reactors == 0 || (options.workers == 0 && !options.inline_handlers) {
             return Err(Error::Misuse("a server needs a reactor and a worker at least".into()));
+        }
+        if options.waiting_workers == 0 && options.descriptors != Descriptors::Refuse {
+            return Err(Error::Misuse(
+                "a server that takes descriptors needs workers for them".into(),
+            ));
         }
         if options.inline_handlers && options.descriptors != Descriptors::Refuse {
             return Err(Error::Misuse(
@@ -266,6 +277,7 @@ impl RunningServer {
         }
         let late = join_all(self.reactors.drain(..), by + GRACE);
         self.shared.queue.close();
+        self.shared.waiting_queue.close();
         late + join_all(self.workers.drain(..), by + GRACE) == 0
     }
 }
@@ -316,7 +328,14 @@ fn start(
     for index in 0..workers {
         let shared = Arc::clone(&shared);
         let role = ThreadRole::Worker(index);
-        running.workers.push(spawn(options, role, move || workers::work(&shared))?);
+        running.workers.push(spawn(options, role, move || workers::work(&shared, &shared.queue))?);
+    }
+    let takes_descriptors = options.descriptors != Descriptors::Refuse;
+    for index in 0..if takes_descriptors { options.waiting_workers } else { 0 } {
+        let shared = Arc::clone(&shared);
+        let role = ThreadRole::WaitingWorker(index);
+        let work = move || workers::work(&shared, &shared.waiting_queue);
+        running.workers.push(spawn(options, role, work)?);
     }
     Ok(running)
 }
@@ -329,6 +348,7 @@ fn spawn<T: Send + 'static>(
     let name = match role {
         ThreadRole::Reactor(index) => format!("shorthaul-rx{index}"),
         ThreadRole::Worker(index) => format!("shorthaul-wk{index}"),
+        ThreadRole::WaitingWorker(index) => format!("shorthaul-ww{index}"),
     };
     let hook = options.on_thread_start.clone();
     thread::Builder::new().name(name).spawn(move || {
@@ -349,6 +369,7 @@ impl fmt::Debug for ServerOptions {
         f.debug_struct("ServerOptions")
             .field("reactors", &self.reactors)
             .field("workers", &self.workers)
+            .field("waiting_workers", &self.waiting_workers)
             .field("inline_handlers", &self.inline_handlers)
             .field("limits", &self.limits)
             .field("user_limits", &self.user_limits)

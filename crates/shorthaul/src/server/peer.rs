@@ -66,10 +66,18 @@ pub(crate) struct Completion {
     pub(crate) spent: Option<Spent>,
     /// Bytes of the request's payload.
     pub(crate) request_bytes: u64,
+    /// None for one that no worker was given: taken back while it waited, or run inline.
+    pub(crate) charge: Option<Charge>,
+}
+
+/// What the queue of a call has charged for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Charge {
+    pub(crate) bytes: u64,
     /// Bytes that an inline answer could have had.
     pub(crate) inline_bytes: u64,
-    /// What the queue has charged.
-    pub(crate) charged_bytes: u64,
+    /// Whether it was in the queue of those that may wait for their clients.
+    pub(crate) may_wait: bool,
 }
 
 /// What a call held, to be dropped where it doesn't hurt.

@@ -153,6 +153,13 @@ impl<C: Queued> ServiceQueue<C> {
         self.make_room(state, connection, unused);
     }
 
+    /// Says that a connection has so many inline bytes under way that this queue knows nothing of.
+    pub(crate) fn add_inline_bytes(&self, connection: u64, inline_bytes: u64) {
+        if inline_bytes > 0 {
+            self.lock().lines.entry(connection).or_default().inline_bytes += inline_bytes;
+        }
+    }
+
     /// Says that so many inline bytes are written to the socket.
     pub(crate) fn written(&self, connection: u64, inline_bytes: u64) {
         if inline_bytes > 0 {

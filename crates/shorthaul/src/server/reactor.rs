@@ -238,7 +238,7 @@ impl Reactor {
                         self.complete(completion);
                     }
                 } else {
-                    self.shared.queue.push(key, call);
+                    self.shared.enqueue(key, call);
                 }
             }
             Event::Register { region, bytes, descriptor } => {
@@ -257,7 +257,7 @@ impl Reactor {
 
     /// A call taken back: one that waits is answered here and now, one that runs is told.
     fn cancel(&mut self, key: u64, call: u64) {
-        match self.shared.queue.remove(key, call) {
+        match self.shared.dequeue(key, call) {
             Some(waiting) => {
                 let status = Status::new(Code::Cancelled, "taken back before it began");
                 if let Some(mut completion) = waiting.take_back(status) {
@@ -315,7 +315,8 @@ impl Reactor {
     }
 
     fn complete(&mut self, completion: Completion) {
-        let Completion { connection: key, call, answer, keep, spent, .. } = completion;
+        let Completion { connection: key, call, answer, keep, spent, request_bytes, charge } =
+            completion;
         self.spent.extend(spent);
         let Some(driver) = self.drivers.get_mut(&key) else {
             self.shared.reaper.bury(keep);
@@ -334,19 +335,11 @@ impl Reactor {
             }
         }
         let inline_bytes = answer.payload.as_ref().map_or(0, |_| answer.moved_bytes());
-        driver.request_bytes -= completion.request_bytes;
+        driver.request_bytes -= request_bytes;
         driver.unsent_bytes += inline_bytes;
         driver.peer.end(call);
-        // One that the queue gave to no worker (taken back while it waited, or run inline) was
-        // charged nothing and holds no place.
-        if completion.charged_bytes > 0 {
-            self.shared.queue.answered(
-                key,
-                completion.charged_bytes,
-                answer.moved_bytes(),
-                completion.inline_bytes,
-                inline_bytes,
-            );
+        if let Some(charge) = charge {
+            self.shared.answered(key, charge, answer.moved_bytes(), inline_bytes);
         }
         driver.connection.answer(call, answer);
         self.enqueue(key);
@@ -404,7 +397,7 @@ impl Reactor {
         driver.peer.close();
         driver.deregister(self.poll.registry());
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
-        let waiting = self.shared.queue.forget(key);
+        let waiting = self.shared.forget(key);
         let mappings: Vec<_> =
             driver.connection.regions().filter_map(|region| self.mappings.forget(region)).collect();
         let strangers = driver.connection.take_descriptors();

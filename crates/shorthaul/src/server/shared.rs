@@ -1,5 +1,6 @@
 //! What the threads of one server have in common.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,6 +10,7 @@ use shorthaul_platform::memory::Trust;
 use super::call::{InboundCall, Service};
 use super::given::Descriptors;
 use super::outgoing::FillPolicy;
+use super::peer::Charge;
 use super::queue::ServiceQueue;
 use super::region::{Account, Accounts, Share, Whose};
 use crate::error::Status;
@@ -25,6 +27,9 @@ pub(crate) struct Shared {
     pub(crate) pool: Arc<MemoryPool>,
     pub(crate) accounts: Arc<Accounts>,
     pub(crate) queue: ServiceQueue<InboundCall>,
+    /// Of calls that may wait for their clients. They have workers of their own, so that clients
+    /// whose descriptors take nothing hold up no other calls.
+    pub(crate) waiting_queue: ServiceQueue<InboundCall>,
     pub(crate) service: Box<dyn Service>,
     pub(crate) stats: Stats,
     /// Lets go of what is our own.
@@ -65,6 +70,7 @@ impl Shared {
             pool: Arc::new(MemoryPool::default()),
             accounts,
             queue: ServiceQueue::new(),
+            waiting_queue: ServiceQueue::new(),
             service,
             stats: Stats::default(),
             reaper,
@@ -94,6 +100,45 @@ impl Shared {
 
     pub(super) fn relays(&self) -> MutexGuard<'_, Vec<Relay>> {
         self.relays.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a call where it gets its worker.
+    pub(super) fn enqueue(&self, connection: u64, call: InboundCall) {
+        let queue = if call.may_wait() { &self.waiting_queue } else { &self.queue };
+        queue.push(connection, call);
+    }
+
+    /// Takes a call that has not begun out of its queue.
+    pub(super) fn dequeue(&self, connection: u64, call: u64) -> Option<InboundCall> {
+        let removed = self.queue.remove(connection, call);
+        removed.or_else(|| self.waiting_queue.remove(connection, call))
+    }
+
+    /// Says that a call was answered by `moved_bytes` bytes, of which `inline_bytes` will be written
+    /// to the socket.
+    pub(super) fn answered(
+        &self,
+        connection: u64,
+        charge: Charge,
+        moved_bytes: u64,
+        inline_bytes: u64,
+    ) {
+        let Charge { bytes, inline_bytes: inline_bytes_max, may_wait } = charge;
+        let answered = |queue: &ServiceQueue<InboundCall>, inline_bytes| {
+            queue.answered(connection, bytes, moved_bytes, inline_bytes_max, inline_bytes);
+        };
+        if may_wait {
+            // What waits to be written counts in one queue only.
+            self.queue.add_inline_bytes(connection, inline_bytes);
+            answered(&self.waiting_queue, 0);
+        } else {
+            answered(&self.queue, inline_bytes);
+        }
+    }
+
+    /// Forgets a connection; returns the calls that had not begun.
+    pub(super) fn forget(&self, connection: u64) -> [VecDeque<InboundCall>; 2] {
+        [self.queue.forget(connection), self.waiting_queue.forget(connection)]
     }
 
     /// A number for a connection that no other will ever have.

@@ -1,17 +1,16 @@
 //! The threads that run handlers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::call::InboundCall;
-use super::queue::Popped;
+use super::queue::{Popped, ServiceQueue};
 use super::shared::Shared;
 use crate::error::{Code, Status};
 
 /// Carries out calls until the queue is closed and empty.
-pub(super) fn work(shared: &Arc<Shared>) {
-    while let Some(Popped { mut call, charged_bytes }) = shared.queue.pop() {
+pub(super) fn work(shared: &Shared, queue: &ServiceQueue<InboundCall>) {
+    while let Some(Popped { mut call, charged_bytes }) = queue.pop() {
         call.charge(charged_bytes);
         carry_out(&mut call, shared);
     }

@@ -27,9 +27,10 @@ use crate::service::{AnyClient, PATIENCE, Running, eventually, pattern, request,
 const BYTES: usize = 12 << 20;
 const SHORT: Duration = Duration::from_millis(300);
 
-/// A server with one worker: who keeps it keeps everybody waiting.
+/// A server with one worker for such calls: who keeps it keeps all the others of them waiting.
 fn one_worker() -> ServerOptions {
-    ServerOptions { workers: 1, descriptors: Descriptors::Any, ..ServerOptions::default() }
+    let descriptors = Descriptors::Any;
+    ServerOptions { workers: 1, waiting_workers: 1, descriptors, ..ServerOptions::default() }
 }
 
 /// The worker does the next call, well before any patience is at its end.
@@ -79,6 +80,33 @@ fn a_sink_that_nobody_reads() {
     }
     // On a busy machine some may not have begun in time.
     assert!(with_bytes > calls / 2, "{with_bytes} of {calls}");
+}
+
+#[test]
+fn sinks_that_nobody_reads_hold_up_no_other_calls() {
+    let running = start(one_worker(), serve);
+    let client = Client::connect(&running.path).unwrap();
+    let streams: Vec<_> = (0..4).map(|_| SinkKind::Pipe.stream()).collect();
+    let asked = request(BYTES, 5);
+    let call = |descriptor: &OwnedFd| {
+        let call = client.call("relay file").request(&asked).deadline(PATIENCE);
+        Client::start(call.into_descriptor(descriptor)).unwrap()
+    };
+    let pending: Vec<_> = streams.iter().map(|(descriptor, _)| call(descriptor)).collect();
+    let mut other = DirectClient::connect(&running.path).unwrap();
+    for round in 0..20 {
+        let asked = request(100_000, round);
+        let reply = other.call("copy").request(&asked).inline(100_000).send().unwrap();
+        assert!(reply.to_vec() == pattern(100_000, round));
+        // One of a connection that waits itself, too.
+        let reply = client.call("copy").request(&asked).inline(100_000).send().unwrap();
+        assert!(reply.to_vec() == pattern(100_000, round));
+    }
+    for ((descriptor, mut reader), pending) in streams.into_iter().zip(pending) {
+        drop(descriptor);
+        assert!(rest_of(&mut reader) == pattern(BYTES, 5));
+        pending.wait().unwrap();
+    }
 }
 
 #[test]
