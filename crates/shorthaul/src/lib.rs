@@ -60,6 +60,7 @@ mod error;
 mod inbox;
 mod lane;
 pub mod limits;
+mod meter;
 mod object;
 mod parts;
 mod payload;

@@ -35,6 +35,11 @@ impl Default for Limits {
 pub struct UserLimits {
     /// Connections.
     pub connections_max: u64,
+    /// Calls that are not answered yet, each with its request.
+    pub calls_max: u64,
+    /// Bytes of payloads that travel inline, of requests and answers, until they are written or
+    /// their calls have ended: memory of the server's own. What is over it is that call's failure.
+    pub inline_bytes_max: u64,
     /// Regions registered, one-shot ones included, and descriptors handed over with calls: each is
     /// a descriptor of the server.
     pub regions_max: u64,
@@ -50,6 +55,8 @@ impl Default for UserLimits {
     fn default() -> Self {
         Self {
             connections_max: 4096,
+            calls_max: 16 << 10,
+            inline_bytes_max: 4 << 30,
             regions_max: 4096,
             region_bytes_max: 64 << 30,
             lent_max: 256,

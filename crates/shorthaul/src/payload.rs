@@ -8,6 +8,7 @@ use shorthaul_platform::memory::{PrivateMemory, page_bytes};
 use smallvec::{Array, SmallVec};
 
 use crate::limits::{POOL_BLOCKS_MAX, POOL_BYTES_MAX};
+use crate::meter::Meter;
 
 /// Small bytes that usually fit without allocating: a request, a response. They are moved a dozen
 /// times on their way, so there is no room to spare.
@@ -51,6 +52,34 @@ pub(crate) struct PooledMemory {
     memory: Option<PrivateMemory>,
     bytes: usize,
     pool: Arc<MemoryPool>,
+    /// Who counts the bytes as long as they are in use.
+    meter: Option<Arc<Meter>>,
+}
+
+/// A pool, and who counts what is taken out of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Purse {
+    pool: Arc<MemoryPool>,
+    meter: Option<Arc<Meter>>,
+}
+
+impl Purse {
+    /// Memory of `bytes` bytes; an error of kind `QuotaExceeded` if that is more than may be taken.
+    pub(crate) fn take(&self, bytes: usize) -> io::Result<PooledMemory> {
+        if self.meter.as_ref().is_some_and(|meter| !meter.add(bytes as u64)) {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        match self.pool.take(bytes) {
+            Ok(mut memory) => {
+                memory.meter = self.meter.clone();
+                Ok(memory)
+            }
+            Err(error) => {
+                self.meter.iter().for_each(|meter| meter.subtract(bytes as u64));
+                Err(error)
+            }
+        }
+    }
 }
 
 impl MemoryPool {
@@ -61,7 +90,17 @@ impl MemoryPool {
             Some(memory) => memory,
             None => PrivateMemory::new(block_bytes)?,
         };
-        Ok(PooledMemory { memory: Some(memory), bytes, pool: Arc::clone(self) })
+        Ok(PooledMemory { memory: Some(memory), bytes, pool: Arc::clone(self), meter: None })
+    }
+
+    /// This pool for those whose payloads nobody counts.
+    pub(crate) fn uncounted(self: &Arc<Self>) -> Purse {
+        Purse { pool: Arc::clone(self), meter: None }
+    }
+
+    /// This pool for those whose payloads `meter` counts.
+    pub(crate) fn counted(self: &Arc<Self>, meter: &Arc<Meter>) -> Purse {
+        Purse { pool: Arc::clone(self), meter: Some(Arc::clone(meter)) }
     }
 
     fn pop(&self, block_bytes: usize) -> Option<PrivateMemory> {
@@ -125,6 +164,7 @@ impl Drop for PooledMemory {
         if let Some(memory) = self.memory.take() {
             self.pool.give_back(memory);
         }
+        self.meter.iter().for_each(|meter| meter.subtract(self.bytes as u64));
     }
 }
 
@@ -163,6 +203,18 @@ mod tests {
         assert_eq!(pool.lock().bytes, POOL_BLOCKS_MAX * page_bytes());
         drop(pool.take(POOL_BYTES_MAX + 1).unwrap());
         assert_eq!(pool.lock().bytes, POOL_BLOCKS_MAX * page_bytes());
+    }
+
+    #[test]
+    fn what_is_taken_is_counted_until_it_is_dropped() {
+        let meter = Arc::new(Meter::new(10_000));
+        let purse = Arc::new(MemoryPool::default()).counted(&meter);
+        let first = purse.take(6000).unwrap();
+        assert_eq!(purse.take(4001).unwrap_err().kind(), io::ErrorKind::QuotaExceeded);
+        let second = purse.take(4000).unwrap();
+        assert!(purse.take(usize::MAX).is_err());
+        drop((first, second));
+        assert!(meter.is_zero());
     }
 
     #[test]

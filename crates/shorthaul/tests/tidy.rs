@@ -5,9 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The library's modules, lowest first: each may use those before it.
-const LAYERS: [&str; 19] = [
+const LAYERS: [&str; 20] = [
     "error",
     "limits",
+    "meter",
     "parts",
     "payload",
     "wire",

@@ -122,7 +122,7 @@ pub(crate) fn open<T>(socket: UnixStream, options: &ClientOptions) -> Result<Con
         .map_err(|reason| Error::PeerRefused(format!("the server is not trusted: {reason}")))?;
     let pool = Arc::new(MemoryPool::default());
     let now = Instant::now();
-    let connection = ClientConnection::new(options.limits, Arc::clone(&pool), now);
+    let connection = ClientConnection::new(options.limits, pool.uncounted(), now);
     let common = Arc::new(Common {
         pool,
         auto: Auto::new(options.auto),

@@ -112,8 +112,8 @@ enum Memory {
     Sealed(SealedMapping, Range<usize>),
     /// A memory file that nobody has looked at yet.
     Unopened(Stranger, u64),
-    /// There was one, but this process is out of descriptors.
-    Lost,
+    /// There was one, but this process had no room for it: what of.
+    Lost(&'static str),
     /// In the descriptor that the caller has handed over: not here.
     Descriptor,
 }
@@ -294,16 +294,12 @@ impl Reply {
         let opened = match std::mem::replace(&mut self.memory, Memory::Buffer) {
             Memory::Unopened(mut stranger, offset) => match stranger.0.take() {
                 Some(descriptor) => open_sealed(descriptor, offset, self.len(), common),
-                None => Ok(Memory::Lost),
+                None => Ok(Memory::Lost(NO_DESCRIPTORS)),
             },
             memory => Ok(memory),
         };
         match opened {
-            Ok(Memory::Lost) => self.fail(Error::PayloadLost(
-                "no descriptor arrived: this process is out of descriptors; close some, or raise \
-                 its RLIMIT_NOFILE"
-                    .into(),
-            )),
+            Ok(Memory::Lost(why)) => self.fail(Error::PayloadLost(why.into())),
             Ok(memory) => {
                 self.memory = memory;
                 Ok(self)
@@ -489,10 +485,15 @@ pub(super) fn outcome(answer: Answered<OwnedFd>, mut held: Held, common: &Common
         (Lane::Sealed, _, Some((descriptor, offset))) => {
             Memory::Unopened(Stranger(Some(descriptor), common.server_uid), offset)
         }
-        (Lane::Sealed, _, None) => Memory::Lost,
+        (Lane::Sealed, _, None) => Memory::Lost(NO_DESCRIPTORS),
+        (Lane::Inline, None, _) if parts.bytes() > 0 => Memory::Lost(NO_MEMORY),
         (Lane::Descriptor, ..) => Memory::Descriptor,
         (_, Some(memory), _) => Memory::Inline(memory),
         (..) => Memory::Buffer,
     };
     Ok(Reply { response, lane, parts, memory, held, trust: common.trust })
 }
+
+const NO_DESCRIPTORS: &str = "no descriptor arrived: this process is out of descriptors; close \
+                              some, or raise its RLIMIT_NOFILE";
+const NO_MEMORY: &str = "there is no memory for it; take it into a buffer, or in parts";

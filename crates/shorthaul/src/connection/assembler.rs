@@ -6,21 +6,20 @@
 //! only a set in whose stretch its own first byte lies, and only all of it.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Instant;
 
 use smallvec::SmallVec;
 
 use super::{Arrival, Violation};
 use crate::limits::{FRAME_STALL_TIMEOUT, Limits, STAGING_BYTES};
-use crate::payload::{MemoryPool, PooledMemory};
+use crate::payload::{PooledMemory, Purse};
 use crate::wire::{Frame, HEADER_BYTES, Header};
 
 /// Turns what arrives into frames. `D` is what a descriptor is.
 #[derive(Debug)]
 pub(super) struct Assembler<D> {
     limits: Limits,
-    pool: Arc<MemoryPool>,
+    purse: Purse,
     staging: Vec<u8>,
     /// The part of `staging` that holds bytes not consumed yet.
     held: Range<usize>,
@@ -47,8 +46,17 @@ struct DescriptorSet<D> {
 #[derive(Debug)]
 enum State<D> {
     Header,
-    Body { header: Header, claim: Option<Claim<D>> },
-    Payload { header: Header, claim: Option<Claim<D>>, memory: PooledMemory, filled: usize },
+    Body {
+        header: Header,
+        claim: Option<Claim<D>>,
+    },
+    /// Without memory for it the payload is passed over: that is its frame's misfortune alone.
+    Payload {
+        header: Header,
+        claim: Option<Claim<D>>,
+        memory: Option<PooledMemory>,
+        filled: u64,
+    },
 }
 
 /// A whole frame.
@@ -57,7 +65,7 @@ pub(super) struct Assembled<'a, D> {
     pub(super) frame: Frame<'a>,
     /// The descriptors that the frame said it carries.
     pub(super) descriptors: Option<Claim<D>>,
-    /// The inline payload, if the header announced one.
+    /// The inline payload, if the header announced one and there was memory for it.
     pub(super) payload: Option<PooledMemory>,
 }
 
@@ -76,10 +84,10 @@ impl<D> Claim<D> {
 }
 
 impl<D> Assembler<D> {
-    pub(super) fn new(limits: Limits, pool: Arc<MemoryPool>) -> Self {
+    pub(super) fn new(limits: Limits, purse: Purse) -> Self {
         Self {
             limits,
-            pool,
+            purse,
             staging: vec![0; STAGING_BYTES],
             held: 0..0,
             position: 0,
@@ -94,9 +102,19 @@ impl<D> Assembler<D> {
     /// Where the next bytes read belong: straight into a payload that is under way, else into the
     /// staging buffer. Never empty as long as [`Self::next`] was called until it gave nothing.
     pub(super) fn space(&mut self) -> &mut [u8] {
-        if matches!(self.state, State::Payload { .. }) {
-            let State::Payload { memory, filled, .. } = &mut self.state else { unreachable!() };
-            return &mut memory[*filled..];
+        if self.is_in_payload() {
+            let State::Payload { header, memory, filled, .. } = &mut self.state else {
+                unreachable!()
+            };
+            return match memory {
+                Some(memory) => &mut memory[*filled as usize..],
+                // What is passed over: nothing else is in the staging buffer then.
+                None => {
+                    let rest = header.payload_bytes - *filled;
+                    let room = self.staging.len();
+                    &mut self.staging[..room.min(usize::try_from(rest).unwrap_or(room))]
+                }
+            };
         }
         self.make_room();
         &mut self.staging[self.held.end..]
@@ -116,7 +134,7 @@ impl<D> Assembler<D> {
     ) -> Result<(), Violation> {
         let start = self.position + self.held.len() as u64;
         if let State::Payload { filled, .. } = &mut self.state {
-            *filled += bytes;
+            *filled += bytes as u64;
             self.position += bytes as u64;
         } else {
             self.held.end += bytes;
@@ -141,16 +159,14 @@ impl<D> Assembler<D> {
         if !self.advance()? {
             return self.pause().map(|()| None);
         }
-        let (header, claim, memory) = match std::mem::replace(&mut self.state, State::Header) {
-            State::Payload { header, claim, memory, .. } => (header, claim, Some(memory)),
-            State::Body { header, claim } => (header, claim, None),
+        let (header, claim, memory, body) = match std::mem::replace(&mut self.state, State::Header)
+        {
+            State::Payload { header, claim, memory, .. } => (header, claim, memory, &self.body[..]),
+            State::Body { header, claim } => {
+                let range = consume(&mut self.held, &mut self.position, frame_bytes(&header));
+                (header, claim, None, &self.staging[range][HEADER_BYTES..])
+            }
             State::Header => return Ok(None),
-        };
-        let body = if memory.is_some() {
-            &self.body[..]
-        } else {
-            let range = consume(&mut self.held, &mut self.position, frame_bytes(&header));
-            &self.staging[range][HEADER_BYTES..]
         };
         match Frame::decode(&header, body) {
             Ok(frame) => Ok(Some(Assembled { frame, descriptors: claim, payload: memory })),
@@ -216,10 +232,10 @@ impl<D> Assembler<D> {
             if header.payload_bytes == 0 {
                 return Ok(true);
             }
-            self.begin_payload()?;
+            self.begin_payload();
         }
         match &self.state {
-            State::Payload { memory, filled, .. } => Ok(*filled == memory.len()),
+            State::Payload { header, filled, .. } => Ok(*filled == header.payload_bytes),
             _ => Ok(false),
         }
     }
@@ -257,20 +273,20 @@ impl<D> Assembler<D> {
 
     /// The body is whole and a payload follows: what of it is here already is moved into memory of
     /// its own, the rest will be read straight into that.
-    fn begin_payload(&mut self) -> Result<(), Violation> {
-        let State::Body { header, claim } = &mut self.state else { return Ok(()) };
-        // Should there be none, the descriptors stay where they come out at the end.
-        let bytes = usize::try_from(header.payload_bytes).map_err(|_| Violation::NoMemory)?;
-        let mut memory = self.pool.take(bytes).map_err(|_| Violation::NoMemory)?;
+    fn begin_payload(&mut self) {
+        let State::Body { header, claim } = &mut self.state else { return };
+        let bytes = usize::try_from(header.payload_bytes).unwrap_or(usize::MAX);
+        let mut memory = self.purse.take(bytes).ok();
         let (header, claim) = (*header, claim.take());
         let body = self.consume(frame_bytes(&header));
         self.body.clear();
         self.body.extend_from_slice(&self.staging[body][HEADER_BYTES..]);
         let here = self.consume(bytes.min(self.held.len()));
-        let filled = here.len();
-        memory[..filled].copy_from_slice(&self.staging[here]);
+        let filled = here.len() as u64;
+        if let Some(memory) = &mut memory {
+            memory[..here.len()].copy_from_slice(&self.staging[here]);
+        }
         self.state = State::Payload { header, claim, memory, filled };
-        Ok(())
     }
 
     /// Nothing more can be made of what is there. Descriptors that nobody claimed are in order only

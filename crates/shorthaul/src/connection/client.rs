@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
-use std::sync::Arc;
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
@@ -12,7 +11,7 @@ use super::{Claim, Link, OutFrame, Violation};
 use crate::error::{Code, Status};
 use crate::limits::{CANCEL_ACK_TIMEOUT, Limits, PAYLOAD_ALIGNMENT, RETIRED_BYTES_MAX};
 use crate::parts::Parts;
-use crate::payload::{MemoryPool, MessageBytes, PooledMemory};
+use crate::payload::{MessageBytes, PooledMemory, Purse};
 use crate::wire::{Call, Fill, Frame, LaneNumber, Reply, Room, Upload, VERSION};
 
 /// One server, as its client sees it. `D` is what a descriptor is; `T` is what the caller wants
@@ -102,8 +101,8 @@ pub(crate) struct Answered<D> {
 
 impl<D, T> ClientConnection<D, T> {
     /// A new connection; its hello waits to be written.
-    pub(crate) fn new(limits: Limits, pool: Arc<MemoryPool>, now: Instant) -> Self {
-        let mut link = Link::new(limits, pool, now);
+    pub(crate) fn new(limits: Limits, purse: Purse, now: Instant) -> Self {
+        let mut link = Link::new(limits, purse, now);
         link.is_patient = true;
         link.push_hello(VERSION);
         let table = Table {

@@ -29,7 +29,7 @@ pub(crate) use self::outbox::Transmit;
 use self::outbox::{OutFrame, Outbox};
 use crate::error::Code;
 use crate::limits::{HANDSHAKE_TIMEOUT, Limits, MESSAGE_BYTES_CAP};
-use crate::payload::MemoryPool;
+use crate::payload::{MemoryPool, Purse};
 use crate::wire::{FEATURE_DESCRIPTORS, FEATURE_SEALED, Frame, Hello, VERSION, WireError};
 
 /// The descriptors that came with one read.
@@ -66,8 +66,6 @@ pub(crate) enum Violation {
     FrameStalled,
     #[error("the peer takes no bytes any more")]
     WriteStalled,
-    #[error("no memory for what the peer sends")]
-    NoMemory,
     #[error("the peer answers what was not asked: {0}")]
     Answer(&'static str),
     #[error("the server holds on to too many buffers of calls that have ended")]
@@ -78,7 +76,7 @@ impl Violation {
     /// What the peer is told.
     pub(crate) fn code(&self) -> Code {
         match self {
-            Self::NoMemory | Self::RetiredBytes => Code::ResourceExhausted,
+            Self::RetiredBytes => Code::ResourceExhausted,
             Self::HandshakeTimeout | Self::FrameStalled | Self::WriteStalled => {
                 Code::DeadlineExceeded
             }
@@ -105,9 +103,9 @@ pub(crate) struct Link<D> {
 }
 
 impl<D> Link<D> {
-    fn new(limits: Limits, pool: Arc<MemoryPool>, now: Instant) -> Self {
+    fn new(limits: Limits, purse: Purse, now: Instant) -> Self {
         Self {
-            assembler: Assembler::new(limits, pool),
+            assembler: Assembler::new(limits, purse),
             outbox: Outbox::new(),
             limits,
             features: FEATURE_SEALED,

@@ -1,7 +1,6 @@
 //! The server's side of one connection.
 
 use std::collections::hash_map::Entry;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
@@ -11,7 +10,7 @@ use super::{Assembled, Claim, Link, OutFrame, Outbox, Violation};
 use crate::error::{Code, Status};
 use crate::limits::{Limits, PAYLOAD_ALIGNMENT};
 use crate::parts::Parts;
-use crate::payload::{MemoryPool, MessageBytes, PooledMemory, concat};
+use crate::payload::{MessageBytes, PooledMemory, Purse, concat};
 use crate::wire::{
     Call, FEATURE_DESCRIPTORS, Fill, Frame, LaneNumber, Reply, Room, Span, Upload, VERSION,
 };
@@ -119,14 +118,14 @@ pub(crate) struct Answer<D> {
 }
 
 impl<D, R: Clone> ServerConnection<D, R> {
-    pub(crate) fn new(limits: Limits, pool: Arc<MemoryPool>, now: Instant) -> Self {
+    pub(crate) fn new(limits: Limits, purse: Purse, now: Instant) -> Self {
         let table = Table {
             limits,
             calls: FxHashMap::default(),
             regions: FxHashMap::default(),
             refused: Vec::new(),
         };
-        Self { link: Link::new(limits, pool, now), table }
+        Self { link: Link::new(limits, purse, now), table }
     }
 
     /// Tells the client that calls may bring descriptors to be relayed into; before the hellos.
@@ -291,7 +290,9 @@ impl<D, R: Clone> Table<D, R> {
         descriptors: Option<Claim<D>>,
         payload: Option<PooledMemory>,
     ) -> Result<Memory<D, R>, Status> {
-        if let Err(status) = self.admit(call).and_then(|()| self.check_memory(call)) {
+        if let Err(status) =
+            self.admit(call).and_then(|()| self.check_memory(call, payload.is_some()))
+        {
             self.refuse(descriptors);
             return Err(status);
         }
@@ -347,7 +348,7 @@ impl<D, R: Clone> Table<D, R> {
     }
 
     /// Looks at all memory that the call names, before any descriptor is parted from the others.
-    fn check_memory(&self, call: &Call<'_>) -> Result<(), Status> {
+    fn check_memory(&self, call: &Call<'_>, has_payload: bool) -> Result<(), Status> {
         let bytes_max = self.limits.region_bytes_max;
         match call.room.fill {
             Fill::OneShot { bytes } if bytes > bytes_max => {
@@ -363,6 +364,13 @@ impl<D, R: Clone> Table<D, R> {
                 if end > bytes_max { Err(region_too_large(end, bytes_max)) } else { Ok(()) }
             }
             Upload::Region(span) => self.span(span).map(drop),
+            Upload::Inline { bytes } if bytes > 0 && !has_payload => Err(Status::new(
+                Code::ResourceExhausted,
+                format!(
+                    "the server has no memory for {bytes} bytes more of this user's: wait for \
+                     answers, or send them in a buffer"
+                ),
+            )),
             Upload::None | Upload::Inline { .. } => Ok(()),
         }
     }

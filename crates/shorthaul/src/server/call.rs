@@ -14,7 +14,7 @@ use super::incoming::{PayloadIn, Source, Upload};
 use super::outgoing::{FillPolicy, FillTarget, Out, PayloadOut, Sink, Target, no_memory};
 use super::peer::{Charge, Completion, Peer, Spent};
 use super::queue::Queued;
-use super::region::{Account, Region, Whose};
+use super::region::{Account, Place, Region, Whose};
 use super::shared::Shared;
 use crate::connection::server::{Answer, IncomingCall, IncomingFill, IncomingSpan, IncomingUpload};
 use crate::error::{Code, Status};
@@ -82,6 +82,8 @@ pub(crate) struct Open {
     on_reactor: bool,
     /// Whether its answer may be relayed into a descriptor of the client's, and wait for it.
     may_wait: bool,
+    /// Its place in its user's account.
+    place: Option<Place>,
     /// What its queue has charged for it already.
     charged_bytes: Option<u64>,
     /// Bytes of the request's payload that came inline.
@@ -128,6 +130,7 @@ impl InboundCall {
                 has_relayed: false,
                 on_reactor,
                 may_wait,
+                place: None,
                 charged_bytes,
                 request_bytes,
             }),
@@ -320,6 +323,14 @@ impl InboundCall {
     pub fn defer(&mut self) -> Self {
         let open = self.take_open().map(|open| Open { on_reactor: false, ..open });
         Self { state: open.map_or(State::Gone, State::Open) }
+    }
+
+    /// Counts the call as its user's, until it is answered.
+    pub(crate) fn take_place(&mut self, account: &Arc<Account>) -> Result<(), Status> {
+        if let Some(open) = self.open_mut() {
+            open.place = Some(account.begin_call()?);
+        }
+        Ok(())
     }
 
     /// Whether it may wait for its client: it hands over a descriptor to be relayed into.

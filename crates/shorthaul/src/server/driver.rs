@@ -266,6 +266,7 @@ mod tests {
     use crate::inbox::Inbox;
     use crate::limits::{FRAME_STALL_TIMEOUT, Limits, UserLimits};
     use crate::parts::Parts;
+    use crate::payload::Purse;
     use crate::wire::{Call, Frame, Head, Hello, Room, Upload, VERSION};
 
     /// A call that offers no room and brings nothing.
@@ -293,7 +294,7 @@ mod tests {
             let (socket, client) = UnixStream::pair().unwrap();
             let credentials = peer_credentials(socket.as_fd()).unwrap();
             let peer = Peer::new(1, credentials, inbox);
-            let connection = ServerConnection::new(Limits::default(), Arc::default(), now);
+            let connection = ServerConnection::new(Limits::default(), Purse::default(), now);
             let driver = Driver::new(socket, connection, peer, membership);
             driver.register(poll.registry()).unwrap();
             let mut bench = Self { driver, client, poll, now };

@@ -190,7 +190,8 @@ impl Out {
             }
             (Choice::Fill, FillTarget::Given(_)) => begin_staged(target, bytes, shared)?,
             (Choice::Inline | Choice::Fill, _) => {
-                Sink::Inline(shared.pool.take(bytes).map_err(|error| no_memory(bytes, &error))?)
+                let purse = shared.pool.counted(target.account.inline_bytes());
+                Sink::Inline(purse.take(bytes).map_err(|error| no_memory(bytes, &error))?)
             }
         };
         Ok(Self::with(sink, bytes, policy.store))

@@ -231,7 +231,9 @@ impl Reactor {
                     Arc::clone(&self.shared),
                 );
                 self.shared.stats.calls.add(1);
-                if self.shared.config.inline_handlers {
+                if let Err(status) = call.take_place(driver.membership.account()) {
+                    self.answer_untouched(call, status);
+                } else if self.shared.config.inline_handlers {
                     workers::carry_out(&mut call, &self.shared);
                     // There is none yet if the call was deferred.
                     if let Some(completion) = call.take_answer() {
@@ -260,17 +262,22 @@ impl Reactor {
         match self.shared.dequeue(key, call) {
             Some(waiting) => {
                 let status = Status::new(Code::Cancelled, "taken back before it began");
-                if let Some(mut completion) = waiting.take_back(status) {
-                    // Its memory may be all the client's, and gone but for us.
-                    self.shared.reaper.bury(completion.spent.take());
-                    self.complete(completion);
-                }
+                self.answer_untouched(waiting, status);
             }
             None => {
                 if let Some(driver) = self.drivers.get(&key) {
                     driver.peer.cancel(call);
                 }
             }
+        }
+    }
+
+    /// Answers a call that no handler has seen.
+    fn answer_untouched(&mut self, call: InboundCall, status: Status) {
+        if let Some(mut completion) = call.take_back(status) {
+            // Its memory may be all the client's, and gone but for us.
+            self.shared.reaper.bury(completion.spent.take());
+            self.complete(completion);
         }
     }
 
@@ -300,8 +307,8 @@ impl Reactor {
 
     fn adopt(&mut self, socket: UnixStream, peer: Peer, membership: Membership, now: Instant) {
         let key = peer.key();
-        let pool = Arc::clone(&self.shared.pool);
-        let mut connection = ServerConnection::new(self.shared.config.limits, pool, now);
+        let purse = self.shared.pool.counted(membership.account().inline_bytes());
+        let mut connection = ServerConnection::new(self.shared.config.limits, purse, now);
         if self.shared.config.descriptors != Descriptors::Refuse {
             connection.take_given_descriptors();
         }

@@ -13,6 +13,7 @@ use shorthaul_platform::memory::{LentFile, PeerMemfd, Refusal, Refused, SharedMa
 
 use crate::error::{Code, Status};
 use crate::limits::{LENT_LOOKS_AT_LIMIT, UserLimits};
+use crate::meter::Meter;
 
 /// A client's memory file that was looked at and taken.
 #[derive(Debug)]
@@ -128,6 +129,9 @@ impl Lent {
 pub(crate) struct Account {
     uid: u32,
     connections: Meter,
+    calls: Meter,
+    /// Bytes of payloads that travel inline.
+    inline_bytes: Arc<Meter>,
     regions: Memory,
     lent: Memory,
 }
@@ -165,19 +169,18 @@ pub(crate) struct Membership {
     account: Arc<Account>,
 }
 
+/// A call's place in its user's account, until it is answered.
+#[derive(Debug)]
+pub(crate) struct Place {
+    account: Arc<Account>,
+}
+
 /// A region's part of its user's account.
 #[derive(Debug)]
 pub(crate) struct Share {
     account: Arc<Account>,
     whose: Whose,
     bytes: u64,
-}
-
-/// A count with a bound.
-#[derive(Debug)]
-struct Meter {
-    used: AtomicU64,
-    max: u64,
 }
 
 impl Accounts {
@@ -287,6 +290,8 @@ impl Account {
         Self {
             uid,
             connections: Meter::new(limits.connections_max),
+            calls: Meter::new(limits.calls_max),
+            inline_bytes: Arc::new(Meter::new(limits.inline_bytes_max)),
             regions: Memory::new(limits.regions_max, limits.region_bytes_max),
             lent: Memory::new(limits.lent_max, limits.lent_bytes_max),
         }
@@ -294,6 +299,21 @@ impl Account {
 
     pub(crate) fn uid(&self) -> u32 {
         self.uid
+    }
+
+    /// What its payloads that travel inline are counted by.
+    pub(crate) fn inline_bytes(&self) -> &Arc<Meter> {
+        &self.inline_bytes
+    }
+
+    /// Counts a call, if it may have one more.
+    pub(crate) fn begin_call(self: &Arc<Self>) -> Result<Place, Status> {
+        if self.calls.add(1) {
+            return Ok(Place { account: Arc::clone(self) });
+        }
+        let (uid, max) = (self.uid, self.calls.max());
+        let message = format!("user {uid} has {max} calls open already: wait for answers");
+        Err(Status::new(Code::ResourceExhausted, message))
     }
 
     fn take(self: &Arc<Self>, whose: Whose, bytes: u64) -> Result<Share, Status> {
@@ -307,11 +327,11 @@ impl Account {
             Status::new(Code::ResourceExhausted, message)
         };
         if !memory.pieces.add(1) {
-            return Err(exhausted(memory.pieces.max, "pieces"));
+            return Err(exhausted(memory.pieces.max(), "pieces"));
         }
         if !memory.bytes.add(bytes) {
             memory.pieces.subtract(1);
-            return Err(exhausted(memory.bytes.max, "bytes (or would have)"));
+            return Err(exhausted(memory.bytes.max(), "bytes (or would have)"));
         }
         Ok(Share { account: Arc::clone(self), whose, bytes })
     }
@@ -321,6 +341,12 @@ impl Account {
             Whose::Client => &self.regions,
             Whose::Server => &self.lent,
         }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.account.calls.subtract(1);
     }
 }
 
@@ -345,26 +371,6 @@ impl Drop for Share {
     }
 }
 
-impl Meter {
-    fn new(max: u64) -> Self {
-        Self { used: AtomicU64::new(0), max }
-    }
-
-    fn add(&self, amount: u64) -> bool {
-        let grown = |used: u64| used.checked_add(amount).filter(|&used| used <= self.max);
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok()
-    }
-
-    fn subtract(&self, amount: u64) {
-        let before = self.used.fetch_sub(amount, Ordering::Relaxed);
-        debug_assert!(before >= amount, "given back more than was taken");
-    }
-
-    fn is_zero(&self) -> bool {
-        self.used.load(Ordering::Relaxed) == 0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use shorthaul_platform::memory::{Draft, Memfd};
@@ -374,6 +380,8 @@ mod tests {
     fn limits() -> UserLimits {
         UserLimits {
             connections_max: 2,
+            calls_max: 2,
+            inline_bytes_max: 10_000,
             regions_max: 2,
             region_bytes_max: 10_000,
             lent_max: 2,
@@ -403,6 +411,19 @@ mod tests {
         region(&second, 10_000).unwrap();
         drop((first, second));
         assert!(accounts.users.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_users_calls_are_bounded_over_all_connections() {
+        let accounts = Accounts::new(limits());
+        let (first, second) = (accounts.join(7).unwrap(), accounts.join(7).unwrap());
+        let places =
+            [first.account().begin_call().unwrap(), second.account().begin_call().unwrap()];
+        assert_eq!(first.account().begin_call().unwrap_err().code, Code::ResourceExhausted);
+        let other = accounts.join(8).unwrap();
+        other.account().begin_call().unwrap();
+        drop(places);
+        second.account().begin_call().unwrap();
     }
 
     #[test]

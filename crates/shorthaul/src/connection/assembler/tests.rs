@@ -1,5 +1,6 @@
 //! Bytes and descriptors in every order and portion that a stream can bring them in.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -34,7 +35,7 @@ type Outcome = (Vec<Seen>, Option<Violation>);
 impl Wire {
     fn new() -> Self {
         Self {
-            assembler: Assembler::new(Limits::default(), Arc::new(MemoryPool::default())),
+            assembler: Assembler::new(Limits::default(), Purse::default()),
             origin: Arc::new(()),
             now: Instant::now(),
         }
@@ -84,6 +85,31 @@ impl Wire {
             (at, reads) = (end, reads + 1);
         }
         (all, reads)
+    }
+}
+
+#[test]
+fn a_payload_without_memory_for_it_is_passed_over() {
+    let meter = Arc::new(crate::meter::Meter::new(100));
+    let purse = Arc::<crate::payload::MemoryPool>::default().counted(&meter);
+    for portion in [1, 7, 4000, 100_000] {
+        let mut wire = Wire::new();
+        wire.assembler = Assembler::new(Limits::default(), purse.clone());
+        let payload = vec![3; 50_000];
+        let frames = [one_shot(&payload), cancel(5), call_with(&payload[..100], b"")].concat();
+        let (mut seen, mut at) = (Vec::new(), 0);
+        while at < frames.len() {
+            let end = frames.len().min(at + portion.min(wire.assembler.space().len()));
+            let arrival = if at == 0 { wire.some(1) } else { Arrival::None };
+            let (more, violation) = wire.read(&frames[at..end], arrival);
+            assert_eq!(violation, None);
+            (seen, at) = (seen.into_iter().chain(more).collect(), end);
+        }
+        // Its descriptor stays with its frame, and nothing behind it shifts.
+        assert_eq!((seen.len(), seen[0].payload.len(), seen[0].descriptors.len()), (3, 0, 1));
+        assert_eq!(seen[1].head, cancel(5));
+        assert_eq!(seen[2].payload, payload[..100]);
+        assert!(meter.is_zero());
     }
 }
 

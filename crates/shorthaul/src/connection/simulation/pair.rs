@@ -60,8 +60,8 @@ impl Pair {
     pub(super) fn new(pool: &Arc<MemoryPool>, wire_bytes: usize) -> Self {
         let now = Instant::now();
         Self {
-            client: ClientConnection::new(LIMITS, Arc::clone(pool), now),
-            server: ServerConnection::new(LIMITS, Arc::clone(pool), now),
+            client: ClientConnection::new(LIMITS, pool.uncounted(), now),
+            server: ServerConnection::new(LIMITS, pool.uncounted(), now),
             up: Wire::new(wire_bytes),
             down: Wire::new(wire_bytes),
             now,

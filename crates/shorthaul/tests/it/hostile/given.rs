@@ -137,30 +137,33 @@ fn one_that_gets_lost() {
 fn those_that_wait_are_counted_and_let_go_of() {
     isolated("hostile::given::those_that_wait_are_counted_and_let_go_of", || {
         let mut options = ServerOptions { descriptors: Descriptors::Streams, ..Default::default() };
-        options.workers = 1;
-        options.user_limits.regions_max = 4;
+        options.waiting_workers = 1;
+        options.user_limits.regions_max = 5;
         let mut stage = Stage::with(options);
         let mut raw = Raw::open(&stage.path);
-        raw.send(&raw::call(1, Place::inline(64), b"gate", b""));
+        let (reader, gate) = UnixStream::pair().unwrap();
+        let enter = raw::call(1, Place::given(64), b"gate", b"");
+        raw.send_with(&enter, &[gate.as_fd()]);
         stage.arrived.recv().unwrap();
         let sockets: Vec<_> = (0..4).map(|_| UnixStream::pair().unwrap()).collect();
-        // The honest client has registered one buffer.
+        // The honest client has registered one buffer, and one is at the gate.
         for (id, (_, writer)) in (2..).zip(&sockets) {
             raw.send_with(&raw::fill(id, Place::given(100), 100, 1), &[writer.as_fd()]);
         }
-        all_have_come(&stage, 5);
+        // The one too many has nothing to wait for.
+        let refused = raw.reply();
+        assert_eq!((refused.id, refused.code), (5, raw::RESOURCE_EXHAUSTED));
         stage.gate.send(()).unwrap();
-        assert_eq!(raw.reply().response, b"opened");
-        let codes: Vec<u32> = (0..4).map(|_| raw.reply().code).collect();
-        assert_eq!(codes, [raw::OK, raw::OK, raw::OK, raw::RESOURCE_EXHAUSTED]);
+        let answers: Vec<_> = (0..4).map(|_| raw.reply()).map(|it| (it.id, it.code)).collect();
+        assert_eq!(answers, [(1, raw::OK), (2, raw::OK), (3, raw::OK), (4, raw::OK)]);
         // Once more, with nobody there to be answered.
-        raw.send(&raw::call(1, Place::inline(64), b"gate", b""));
+        raw.send_with(&enter, &[gate.as_fd()]);
         stage.arrived.recv().unwrap();
         for (id, (_, writer)) in (2..).zip(&sockets[..3]) {
             raw.send_with(&raw::fill(id, Place::given(100), 100, 1), &[writer.as_fd()]);
         }
         all_have_come(&stage, 9);
-        drop((raw, sockets));
+        drop((raw, sockets, gate, reader));
         stage.gate.send(()).unwrap();
         stage.ends_clean();
     });

@@ -2,6 +2,7 @@
 //! error, nothing is leaked, and everybody else is served as if nothing had happened.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod allowances;
 mod descriptor;
 mod framing;
 mod given;
