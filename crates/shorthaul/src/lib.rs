@@ -67,6 +67,7 @@ pub mod placement;
 pub mod relay;
 mod server;
 mod stream;
+mod sync;
 mod threads;
 mod trust;
 mod wire;

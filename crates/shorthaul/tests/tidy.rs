@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The library's modules, lowest first: each may use those before it.
-const LAYERS: [&str; 18] = [
+const LAYERS: [&str; 19] = [
+    "sync",
     "error",
     "limits",
     "parts",
