@@ -6,7 +6,7 @@
 #[cfg(not(shorthaul_models))]
 mod real {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize};
-    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+    pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
     use std::time::Instant;
 
     pub(crate) use mio::Waker;

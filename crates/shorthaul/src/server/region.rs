@@ -6,13 +6,14 @@ use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use lru::LruCache;
 use shorthaul_platform::memory::{LentFile, PeerMemfd, Refusal, Refused, SharedMapping};
 
 use crate::error::{Code, Status};
 use crate::limits::{LENT_LOOKS_AT_LIMIT, UserLimits};
+use crate::sync::{self, Mutex, MutexGuard};
 
 /// A client's memory file that was looked at and taken.
 #[derive(Debug)]
@@ -103,7 +104,7 @@ impl MappingCache {
 #[derive(Debug)]
 pub(crate) struct Accounts {
     limits: UserLimits,
-    users: Mutex<HashMap<u32, Arc<Account>>>,
+    users: Mutex<HashMap<u32, Holder>>,
     /// Sealed answers that clients may still hold, by user: they stay at the server's charge until
     /// then.
     lent: Mutex<HashMap<u32, VecDeque<Lent>>>,
@@ -123,16 +124,20 @@ impl Lent {
     }
 }
 
+/// Who may charge an account holds it; one that nobody holds is forgotten.
+pub(crate) type Holder = sync::Arc<Account>;
+
 /// What one user holds, over all of its connections.
 #[derive(Debug)]
 pub(crate) struct Account {
     uid: u32,
-    connections: Meter,
-    regions: Memory,
-    lent: Memory,
+    connections: Mutex<Meter>,
+    regions: Mutex<Memory>,
+    lent: Mutex<Memory>,
 }
 
-/// Pieces of memory, and their bytes.
+/// Pieces of memory, and their bytes: both are charged or neither, so that one who is refused has
+/// not had, for a moment, what another is refused for.
 #[derive(Debug)]
 struct Memory {
     pieces: Meter,
@@ -153,8 +158,16 @@ impl Memory {
         Self { pieces: Meter::new(pieces_max), bytes: Meter::new(bytes_max) }
     }
 
-    fn is_unused(&self) -> bool {
-        self.pieces.is_zero()
+    /// Adds a piece of `bytes` bytes; else says what there is as much of as may be.
+    fn add(&mut self, bytes: u64) -> Result<(), (u64, &'static str)> {
+        if !self.pieces.add(1) {
+            return Err((self.pieces.max, "pieces"));
+        }
+        if !self.bytes.add(bytes) {
+            self.pieces.subtract(1);
+            return Err((self.bytes.max, "bytes (or would have)"));
+        }
+        Ok(())
     }
 }
 
@@ -162,13 +175,13 @@ impl Memory {
 #[derive(Debug)]
 pub(crate) struct Membership {
     accounts: Arc<Accounts>,
-    account: Arc<Account>,
+    account: Option<Holder>,
 }
 
 /// A region's part of its user's account.
 #[derive(Debug)]
 pub(crate) struct Share {
-    account: Arc<Account>,
+    account: Holder,
     whose: Whose,
     bytes: u64,
 }
@@ -176,7 +189,7 @@ pub(crate) struct Share {
 /// A count with a bound.
 #[derive(Debug)]
 struct Meter {
-    used: AtomicU64,
+    used: u64,
     max: u64,
 }
 
@@ -187,34 +200,35 @@ impl Accounts {
 
     /// Counts a connection of `uid`, if it may have one more.
     pub(crate) fn join(self: &Arc<Self>, uid: u32) -> Result<Membership, Status> {
-        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        let account = users.entry(uid).or_insert_with(|| Arc::new(Account::new(uid, self.limits)));
-        if !account.connections.add(1) {
+        let mut users = lock(&self.users);
+        let account =
+            users.entry(uid).or_insert_with(|| Holder::new(Account::new(uid, self.limits)));
+        if !lock(&account.connections).add(1) {
             let max = self.limits.connections_max;
             return Err(Status::new(
                 Code::ResourceExhausted,
                 format!("user {uid} has {max} connections already: close some"),
             ));
         }
-        Ok(Membership { accounts: Arc::clone(self), account: Arc::clone(account) })
+        Ok(Membership { accounts: Arc::clone(self), account: Some(Holder::clone(account)) })
     }
 
     /// Charges a user for `bytes` bytes, in one piece. Some of what was lent to it may have come
     /// back unnoticed: it is given to `let_go`, for giving its pages back takes its time.
     pub(crate) fn charge(
         &self,
-        account: &Arc<Account>,
+        account: &Holder,
         whose: Whose,
         bytes: u64,
         let_go: impl FnOnce(Vec<LentFile>),
     ) -> Result<Share, Status> {
-        account.take(whose, bytes).or_else(|status| {
+        Account::take(account, whose, bytes).or_else(|status| {
             let returned = self.take_returned_by(account.uid, LENT_LOOKS_AT_LIMIT);
             if returned.is_empty() {
                 return Err(status);
             }
             let_go(returned.into_iter().map(Lent::into_file).collect());
-            account.take(whose, bytes)
+            Account::take(account, whose, bytes)
         })
     }
 
@@ -249,7 +263,7 @@ impl Accounts {
     }
 
     fn lent(&self) -> MutexGuard<'_, HashMap<u32, VecDeque<Lent>>> {
-        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.lent)
     }
 }
 
@@ -263,21 +277,29 @@ fn take_returned(files: &mut VecDeque<Lent>, count: usize, returned: &mut Vec<Le
 }
 
 impl Membership {
-    pub(crate) fn account(&self) -> &Arc<Account> {
-        &self.account
+    pub(crate) fn account(&self) -> &Holder {
+        self.account.as_ref().expect("there until dropped")
     }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        let mut users = self.accounts.users.lock().unwrap_or_else(PoisonError::into_inner);
-        self.account.connections.subtract(1);
-        // Kept while memory of ended connections is still in use, or may yet be taken into use by
-        // handlers: they hold the account beside the list and this.
-        let is_unused = self.account.regions.is_unused() && self.account.lent.is_unused();
-        let holders = Arc::strong_count(&self.account);
-        if self.account.connections.is_zero() && is_unused && holders <= 2 {
-            users.remove(&self.account.uid);
+        let mut users = lock(&self.accounts.users);
+        // Let go of under the lock: who comes next sees it gone.
+        let Some(account) = self.account.take() else {
+            return;
+        };
+        let connections = {
+            let mut connections = lock(&account.connections);
+            connections.subtract(1);
+            connections.used
+        };
+        drop(account);
+        if connections == 0 {
+            // Kept while memory of ended connections is still in use, or may yet be taken into use
+            // by handlers: shares and handlers hold the account beside the list. Those that were
+            // kept for that go when a later user does.
+            users.retain(|_, account| Holder::strong_count(account) > 1);
         }
     }
 }
@@ -286,9 +308,9 @@ impl Account {
     fn new(uid: u32, limits: UserLimits) -> Self {
         Self {
             uid,
-            connections: Meter::new(limits.connections_max),
-            regions: Memory::new(limits.regions_max, limits.region_bytes_max),
-            lent: Memory::new(limits.lent_max, limits.lent_bytes_max),
+            connections: Mutex::new(Meter::new(limits.connections_max)),
+            regions: Mutex::new(Memory::new(limits.regions_max, limits.region_bytes_max)),
+            lent: Mutex::new(Memory::new(limits.lent_max, limits.lent_bytes_max)),
         }
     }
 
@@ -296,30 +318,24 @@ impl Account {
         self.uid
     }
 
-    fn take(self: &Arc<Self>, whose: Whose, bytes: u64) -> Result<Share, Status> {
-        let (memory, what, advice) = match whose {
-            Whose::Client => (&self.regions, "of its own memory", "drop buffers"),
-            Whose::Server => (&self.lent, "of the server's memory", "drop sealed replies"),
-        };
-        let exhausted = |max: u64, unit: &str| {
-            let uid = self.uid;
+    fn take(account: &Holder, whose: Whose, bytes: u64) -> Result<Share, Status> {
+        let added = account.memory(whose).add(bytes);
+        added.map_err(|(max, unit)| {
+            let (what, advice) = match whose {
+                Whose::Client => ("of its own memory", "drop buffers"),
+                Whose::Server => ("of the server's memory", "drop sealed replies"),
+            };
+            let uid = account.uid;
             let message = format!("user {uid} has {max} {unit} {what} in use: {advice}");
             Status::new(Code::ResourceExhausted, message)
-        };
-        if !memory.pieces.add(1) {
-            return Err(exhausted(memory.pieces.max, "pieces"));
-        }
-        if !memory.bytes.add(bytes) {
-            memory.pieces.subtract(1);
-            return Err(exhausted(memory.bytes.max, "bytes (or would have)"));
-        }
-        Ok(Share { account: Arc::clone(self), whose, bytes })
+        })?;
+        Ok(Share { account: Holder::clone(account), whose, bytes })
     }
 
-    fn memory(&self, whose: Whose) -> &Memory {
+    fn memory(&self, whose: Whose) -> MutexGuard<'_, Memory> {
         match whose {
-            Whose::Client => &self.regions,
-            Whose::Server => &self.lent,
+            Whose::Client => lock(&self.regions),
+            Whose::Server => lock(&self.lent),
         }
     }
 }
@@ -335,7 +351,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let memory = self.account.memory(self.whose);
+        let mut memory = self.account.memory(self.whose);
         memory.pieces.subtract(1);
         memory.bytes.subtract(self.bytes);
     }
@@ -343,25 +359,29 @@ impl Drop for Share {
 
 impl Meter {
     fn new(max: u64) -> Self {
-        Self { used: AtomicU64::new(0), max }
+        Self { used: 0, max }
     }
 
-    fn add(&self, amount: u64) -> bool {
-        let grown = |used: u64| used.checked_add(amount).filter(|&used| used <= self.max);
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok()
+    fn add(&mut self, amount: u64) -> bool {
+        let grown = self.used.checked_add(amount).filter(|&used| used <= self.max);
+        self.used = grown.unwrap_or(self.used);
+        grown.is_some()
     }
 
-    fn subtract(&self, amount: u64) {
-        let before = self.used.fetch_sub(amount, Ordering::Relaxed);
-        debug_assert!(before >= amount, "given back more than was taken");
-    }
-
-    fn is_zero(&self) -> bool {
-        self.used.load(Ordering::Relaxed) == 0
+    fn subtract(&mut self, amount: u64) {
+        debug_assert!(self.used >= amount, "given back more than was taken");
+        self.used -= amount;
     }
 }
 
-#[cfg(test)]
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, shorthaul_models))]
+mod models;
+
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use shorthaul_platform::memory::{Draft, Memfd};
 
