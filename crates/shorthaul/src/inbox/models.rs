@@ -48,7 +48,7 @@ fn every_command_wakes_the_reactor_and_is_taken_once() {
         assert!(all.iter().filter(|&&number| number < 3).is_sorted(), "not in order: {all:?}");
         all.sort_unstable();
         assert_eq!(all, [1, 2, 3, 4], "lost or doubled");
-        pushers.into_iter().for_each(|pusher| drop(pusher.join().unwrap()));
+        pushers.into_iter().for_each(|pusher| assert_eq!(pusher.join().unwrap(), [(); 2]));
     });
 }
 
