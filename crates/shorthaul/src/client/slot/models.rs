@@ -72,7 +72,7 @@ fn a_slot_that_is_used_again_gets_the_answer_to_its_own_call() {
     });
 }
 
-/// What a reactor does until the connection is lost: it answers what has come, and tells all others.
+/// What a reactor does until the connection is lost: it answers what has come, and tells the rest.
 fn serve(inbox: &Inbox<Ticket>) -> Vec<u32> {
     let mut tickets = Vec::new();
     inbox.take_or_sleep(&mut tickets);
