@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
-use mio::{Registry, Token, Waker};
+use mio::{Registry, Token};
 
 use crate::limits::INBOX_MAX;
+use crate::sync::{Mutex, MutexGuard, Waker};
 
 /// Commands for one reactor.
 ///
@@ -97,7 +98,10 @@ impl<C> fmt::Debug for Inbox<C> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, shorthaul_models))]
+mod models;
+
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use std::thread;
     use std::time::Duration;

@@ -68,6 +68,7 @@ pub mod placement;
 pub mod relay;
 mod server;
 mod stream;
+mod sync;
 mod threads;
 mod trust;
 mod undertaker;

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The library's modules, lowest first: each may use those before it.
-const LAYERS: [&str; 20] = [
+const LAYERS: [&str; 21] = [
+    "sync",
     "error",
     "limits",
     "meter",

@@ -1,11 +1,17 @@
 //! Atomics in shared memory, at checked and aligned offsets.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+#[cfg(not(shorthaul_models))]
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+#[cfg(not(shorthaul_models))]
 use rustix::thread::futex;
 use rustix::time::Timespec;
+
+#[cfg(shorthaul_models)]
+use self::modelled::{AtomicU32, futex};
 
 /// A 32-bit word in a mapping that both sides use as an atomic, and may sleep on.
 ///
@@ -21,8 +27,11 @@ impl SharedWord<'_> {
     /// - `word` is mapped readable and writable for the lifetime chosen
     /// - it is aligned to 4 bytes
     pub(super) unsafe fn at(word: *mut u32) -> Self {
+        #[cfg(not(shorthaul_models))]
         // SAFETY: mapped and aligned is the caller's duty; atomics may be shared with anyone.
         let word = unsafe { AtomicU32::from_ptr(word) };
+        #[cfg(shorthaul_models)]
+        let word = modelled::in_mapping(word);
         Self { word }
     }
 
@@ -62,3 +71,9 @@ fn is_ordinary(error: rustix::io::Errno) -> bool {
     use rustix::io::Errno;
     matches!(error, Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT)
 }
+
+#[cfg(shorthaul_models)]
+mod modelled;
+
+#[cfg(all(test, shorthaul_models))]
+mod models;

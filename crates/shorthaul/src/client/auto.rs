@@ -3,7 +3,7 @@
 
 use std::hash::BuildHasher;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use lru::LruCache;
 use rustc_hash::FxBuildHasher;
@@ -11,6 +11,7 @@ use rustc_hash::FxBuildHasher;
 use super::buffer::Buffer;
 use crate::lane::{Lane, Reason};
 use crate::limits::{AUTO_METHODS_MAX, Limits, PAYLOAD_ALIGNMENT};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Where the automatic choice changes its mind. The defaults were measured: see
 /// docs/BENCHMARKS.md, "auto".
@@ -261,7 +262,10 @@ const REST_CALLS: u32 = 256;
 const BUFFER_BYTES_MIN: usize = 64 << 10;
 const _: () = assert!((BUFFER_BYTES_MIN as u64).is_multiple_of(PAYLOAD_ALIGNMENT));
 
-#[cfg(test)]
+#[cfg(all(test, shorthaul_models))]
+mod models;
+
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use super::*;
 

@@ -16,7 +16,7 @@ mod slot;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ pub use self::connect::ClientOptions;
 pub use self::direct::DirectClient;
 use self::direct::registrable;
 pub use self::notices::Notice;
-use self::notices::Notices;
+use self::notices::NoticeBoard;
 pub use self::pool::{DirectPool, Lent};
 use self::prepare::{Choices, Way, ensure_region_bytes};
 use self::reactor::{Command, Reactor, Submission};
@@ -71,8 +71,7 @@ pub(crate) struct Shared {
     common: Arc<Common>,
     /// Calls that the server has not let go of.
     open_calls: AtomicUsize,
-    notices: Mutex<Notices>,
-    noticed: Condvar,
+    notices: NoticeBoard,
     /// Why the connection ended, once it has.
     ended: Mutex<Option<String>>,
 }
@@ -174,17 +173,7 @@ impl Client {
     /// Waits at most `timeout` for a notice from the server. None if none came, or the connection
     /// has ended and every notice was taken.
     pub fn notice(&self, timeout: Duration) -> Option<Notice> {
-        let by = deadline_after(timeout);
-        let mut notices = self.shared.notices();
-        while notices.is_empty() && !self.shared.has_ended() {
-            let left = by.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            let waited = self.shared.noticed.wait_timeout(notices, left);
-            notices = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        notices.pop()
+        self.shared.notices.wait(deadline_after(timeout))
     }
 
     /// Starts a call that can be waited for, or taken back, later.
@@ -342,14 +331,6 @@ impl Shared {
     fn end(&self) -> Error {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         Error::ConnectionLost(ended.clone().unwrap_or_else(|| "it was closed".into()))
-    }
-
-    fn has_ended(&self) -> bool {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).is_some()
-    }
-
-    fn notices(&self) -> MutexGuard<'_, Notices> {
-        self.notices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

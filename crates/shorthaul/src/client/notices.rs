@@ -1,9 +1,12 @@
 //! News from a server that no call asked for.
 
 use std::collections::VecDeque;
+use std::sync::PoisonError;
+use std::time::Instant;
 
 use crate::limits::NOTICES_MAX;
 use crate::payload::MessageBytes;
+use crate::sync::{Condvar, Mutex, MutexGuard, now};
 
 /// A notice from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +24,20 @@ pub struct Notice {
 pub(super) struct Notices {
     waiting: VecDeque<Notice>,
     lost: u64,
+}
+
+/// Notices that any thread may wait for.
+#[derive(Debug, Default)]
+pub(super) struct NoticeBoard {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    notices: Notices,
+    /// No more will come.
+    is_closed: bool,
 }
 
 impl Notices {
@@ -42,6 +59,41 @@ impl Notices {
         self.waiting.is_empty()
     }
 }
+
+impl NoticeBoard {
+    pub(super) fn push(&self, topic: u32, data: MessageBytes) {
+        self.lock().notices.push(topic, data);
+        self.changed.notify_one();
+    }
+
+    /// Lets all go who wait.
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until `by` for a notice. None if none came, or every one was taken and no more will
+    /// come.
+    pub(super) fn wait(&self, by: Instant) -> Option<Notice> {
+        let mut state = self.lock();
+        while state.notices.is_empty() && !state.is_closed {
+            let left = by.saturating_duration_since(now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.notices.pop()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(all(test, shorthaul_models))]
+mod models;
 
 #[cfg(test)]
 mod tests {

@@ -2,12 +2,13 @@
 
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use super::connect::ClientOptions;
 use super::direct::DirectClient;
 use crate::error::{Error, Result};
+use crate::sync::{Condvar, Mutex, MutexGuard, now};
 use crate::threads::deadline_after;
 
 /// Hands out direct connections to one server, at most so many at a time; those that died are
@@ -16,15 +17,21 @@ use crate::threads::deadline_after;
 pub struct DirectPool {
     path: PathBuf,
     options: ClientOptions,
-    connections_max: usize,
-    state: Mutex<State>,
+    places: Places<DirectClient>,
+}
+
+/// So many places, each lent to one holder at a time, with what the last holder has left there.
+#[derive(Debug)]
+struct Places<T> {
+    max: usize,
+    state: Mutex<State<T>>,
     returned: Condvar,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    idle: Vec<DirectClient>,
-    /// Connections handed out, and those being made.
+#[derive(Debug)]
+struct State<T> {
+    idle: Vec<T>,
+    /// Things handed out, and those being made.
     lent: usize,
 }
 
@@ -41,9 +48,7 @@ impl DirectPool {
         Self {
             path: path.as_ref().to_owned(),
             options,
-            connections_max: connections_max.max(1),
-            state: Mutex::default(),
-            returned: Condvar::new(),
+            places: Places::new(connections_max.max(1)),
         }
     }
 
@@ -53,40 +58,61 @@ impl DirectPool {
     /// # Errors
     /// [`Error::LimitReached`] if none came back in time; what [`DirectClient::connect`] says.
     pub fn take(&self, timeout: Duration) -> Result<Lent<'_>> {
-        let by = deadline_after(timeout);
+        // One that its server has closed meanwhile finds out here.
+        let is_alive = |client: &mut DirectClient| client.poll(Duration::ZERO).is_ok();
+        let Some(client) = self.places.take(deadline_after(timeout), is_alive) else {
+            let max = self.places.max;
+            return Err(Error::LimitReached(format!("all {max} connections are lent")));
+        };
+        // Gives its place back if connecting fails.
+        let mut lent = Lent { client, pool: self };
+        if lent.client.is_none() {
+            lent.client = Some(DirectClient::connect_with(&self.path, &self.options)?);
+        }
+        Ok(lent)
+    }
+}
+
+impl<T> Places<T> {
+    fn new(max: usize) -> Self {
+        let state = State { idle: Vec::new(), lent: 0 };
+        Self { max, state: Mutex::new(state), returned: Condvar::new() }
+    }
+
+    /// Waits until `by` for a place, and takes what is there if it `is_fit`. None if all are lent.
+    fn take(&self, by: Instant, mut is_fit: impl FnMut(&mut T) -> bool) -> Option<Option<T>> {
         let mut state = self.lock();
         loop {
-            if let Some(mut client) = state.idle.pop() {
-                // One that its server has closed meanwhile finds out here.
-                if client.poll(Duration::ZERO).is_ok() {
+            if let Some(mut thing) = state.idle.pop() {
+                if is_fit(&mut thing) {
                     state.lent += 1;
-                    return Ok(Lent { client: Some(client), pool: self });
+                    return Some(Some(thing));
                 }
                 continue;
             }
-            if state.lent < self.connections_max {
+            if state.lent < self.max {
                 state.lent += 1;
-                drop(state);
-                return self.connect();
+                return Some(None);
             }
-            let left = by.saturating_duration_since(Instant::now());
+            let left = by.saturating_duration_since(now());
             if left.is_zero() {
-                let max = self.connections_max;
-                return Err(Error::LimitReached(format!("all {max} connections are lent")));
+                return None;
             }
             let waited = self.returned.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn connect(&self) -> Result<Lent<'_>> {
-        // Gives its place back if connecting fails.
-        let mut lent = Lent { client: None, pool: self };
-        lent.client = Some(DirectClient::connect_with(&self.path, &self.options)?);
-        Ok(lent)
+    /// Gives a place back, with what is to be used again.
+    fn give_back(&self, thing: Option<T>) {
+        let mut state = self.lock();
+        state.lent -= 1;
+        state.idle.extend(thing);
+        drop(state);
+        self.returned.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -107,10 +133,9 @@ impl DerefMut for Lent<'_> {
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
-        let mut state = self.pool.lock();
-        state.lent -= 1;
-        state.idle.extend(self.client.take().filter(DirectClient::is_alive));
-        drop(state);
-        self.pool.returned.notify_one();
+        self.pool.places.give_back(self.client.take().filter(DirectClient::is_alive));
     }
 }
+
+#[cfg(all(test, shorthaul_models))]
+mod models;

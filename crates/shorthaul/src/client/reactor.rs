@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::Shared;
 use super::connect::{ClientOptions, Connected, broken, let_go_of_strangers, lost};
-use super::notices::Notices;
+use super::notices::NoticeBoard;
 use super::prepare::{Prepared, wire_ns};
 use super::reply::{CallError, Held, outcome};
 use super::slot::Ticket;
@@ -119,8 +119,7 @@ impl Reactor {
             inbox,
             common,
             open_calls: AtomicUsize::new(0),
-            notices: Mutex::new(Notices::default()),
-            noticed: Condvar::new(),
+            notices: NoticeBoard::default(),
             ended: Mutex::new(None),
         });
         let reactor = Self {
@@ -279,8 +278,7 @@ impl Reactor {
                 }
             }
             ClientEvent::Notice { topic, data } => {
-                self.shared.notices().push(topic, data);
-                self.shared.noticed.notify_one();
+                self.shared.notices.push(topic, data);
             }
             ClientEvent::Goodbye { code, message } => {
                 return Err(Error::ConnectionLost(format!("the server says {code}: {message}")));
@@ -348,9 +346,7 @@ impl Reactor {
     fn finish(mut self, reason: &str) {
         let lost = || Error::ConnectionLost(reason.to_owned());
         *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
-        // Under the lock that they look under, so that none misses it.
-        drop(self.shared.notices());
-        self.shared.noticed.notify_all();
+        self.shared.notices.close();
         for command in self.shared.inbox.close() {
             if let Command::Call(Submission { held, ticket, .. }) = command {
                 // Never sent: the buffers are still the caller's.

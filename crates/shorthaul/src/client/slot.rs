@@ -1,9 +1,10 @@
 //! Where a caller waits for its answer.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use super::reply::Outcome;
+use crate::sync::{Condvar, Mutex, MutexGuard, now};
 
 /// One waiting place. Used again for call after call, so that waiting allocates nothing.
 #[derive(Debug, Default)]
@@ -45,7 +46,7 @@ impl Slot {
                 };
                 return Some(outcome);
             }
-            let left = by.saturating_duration_since(Instant::now());
+            let left = by.saturating_duration_since(now());
             if left.is_zero() {
                 *state = State::Abandoned;
                 return None;
@@ -75,7 +76,10 @@ impl Ticket {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, shorthaul_models))]
+mod models;
+
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use std::sync::mpsc::{Receiver, channel};
     use std::thread;

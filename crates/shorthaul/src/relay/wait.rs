@@ -3,7 +3,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{self, EventfdFlags, PollFd, PollFlags, Timespec};
@@ -12,6 +12,7 @@ use rustix::net::sockopt;
 use smallvec::SmallVec;
 
 use super::outcome::Fault;
+use crate::sync::{self, AtomicBool};
 
 /// A switch that ends relays, from any thread: also those that wait for a slow sink.
 #[derive(Clone)]
@@ -40,7 +41,7 @@ impl Cancel {
     pub fn cancel(&self) {
         self.state.is_cancelled.store(true, Ordering::Release);
         // It fails only when it is rung 2^64 - 1 times.
-        rustix::io::write(&self.state.bell, &1_u64.to_ne_bytes()).ok();
+        sync::write(&self.state.bell, &1_u64.to_ne_bytes()).ok();
     }
 
     /// Whether it was thrown.
@@ -128,7 +129,7 @@ impl Patience<'_> {
         loop {
             self.check_while(is_source && has_waited)?;
             let timeout = self.slice().map(|slice| Timespec::try_from(slice).unwrap_or(FOR_EVER));
-            match event::poll(&mut all, timeout.as_ref()) {
+            match sync::poll(&mut all, timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(cause) => {
                     return Err(Fault::Io { context: "can't wait", cause: cause.into() });
@@ -166,3 +167,6 @@ const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How often is asked whether the relay is wanted still, while it waits.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const FOR_EVER: Timespec = Timespec { tv_sec: i32::MAX as i64, tv_nsec: 0 };
+
+#[cfg(all(test, shorthaul_models))]
+mod models;

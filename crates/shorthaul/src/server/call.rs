@@ -14,7 +14,7 @@ use super::incoming::{PayloadIn, Source, Upload};
 use super::outgoing::{FillPolicy, FillTarget, Out, PayloadOut, Sink, Target, no_memory};
 use super::peer::{Charge, Completion, Peer, Spent};
 use super::queue::Queued;
-use super::region::{Account, Place, Region, Whose};
+use super::region::{Account, Holder, Place, Region, Whose};
 use super::shared::Shared;
 use crate::connection::server::{Answer, IncomingCall, IncomingFill, IncomingSpan, IncomingUpload};
 use crate::error::{Code, Status};
@@ -95,7 +95,7 @@ impl InboundCall {
         incoming: IncomingCall<OwnedFd, Arc<Region>>,
         mut mapping: impl FnMut(&Region) -> Option<Arc<SharedMapping>>,
         peer: Peer,
-        account: &Arc<Account>,
+        account: &Holder,
         shared: Arc<Shared>,
     ) -> Self {
         let IncomingCall { call, deadline, text, method_bytes, room, fill, upload, parts } =
@@ -104,7 +104,7 @@ impl InboundCall {
         let source = source(upload, &mut mapping, account, &shared);
         let upload = Upload { source, parts };
         let file_bytes_max = peer.sealed_bytes_max();
-        let mut target = Target { room, fill, file_bytes_max, account: Arc::clone(account) };
+        let mut target = Target { room, fill, file_bytes_max, account: Holder::clone(account) };
         let inline_bytes_max = peer.inline_bytes_max();
         target.room.inline_bytes = target.room.inline_bytes.min(inline_bytes_max);
         target.room.sealed_bytes = target.room.sealed_bytes.min(file_bytes_max);
@@ -326,9 +326,9 @@ impl InboundCall {
     }
 
     /// Counts the call as its user's, until it is answered.
-    pub(crate) fn take_place(&mut self, account: &Arc<Account>) -> Result<(), Status> {
+    pub(crate) fn take_place(&mut self, account: &Holder) -> Result<(), Status> {
         if let Some(open) = self.open_mut() {
-            open.place = Some(account.begin_call()?);
+            open.place = Some(Account::begin_call(account)?);
         }
         Ok(())
     }
@@ -564,7 +564,7 @@ fn used_mapping(sink: Sink) -> Option<UsedMapping> {
 fn fill_target(
     fill: IncomingFill<OwnedFd, Arc<Region>>,
     mapping: &mut impl FnMut(&Region) -> Option<Arc<SharedMapping>>,
-    account: &Arc<Account>,
+    account: &Holder,
     shared: &Shared,
 ) -> FillTarget {
     match fill {
@@ -609,7 +609,7 @@ fn fill_target(
 fn source(
     upload: IncomingUpload<OwnedFd, Arc<Region>>,
     mapping: &mut impl FnMut(&Region) -> Option<Arc<SharedMapping>>,
-    account: &Arc<Account>,
+    account: &Holder,
     shared: &Shared,
 ) -> Source {
     match upload {

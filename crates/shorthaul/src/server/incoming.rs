@@ -9,7 +9,7 @@ use bytes::Bytes;
 use shorthaul_platform::memory::{Refusal, Refused, SealedMapping, SharedMapping, Trust};
 
 use super::outgoing::no_memory;
-use super::region::{Account, Region, Share, Whose};
+use super::region::{Holder, Region, Share, Whose};
 use super::shared::Shared;
 use crate::error::{Code, Status};
 use crate::lane::Lane;
@@ -50,7 +50,7 @@ pub(crate) struct Copy {
 }
 
 impl Copy {
-    fn take(bytes: usize, account: &Arc<Account>, shared: &Shared) -> Result<Self, Status> {
+    fn take(bytes: usize, account: &Holder, shared: &Shared) -> Result<Self, Status> {
         let share = shared.charge(account, Whose::Server, bytes as u64)?;
         let memory = shared.pool.take(bytes).map_err(|error| no_memory(bytes, &error))?;
         Ok(Self { memory, _share: share })
@@ -118,7 +118,7 @@ impl Upload {
     }
 
     /// Makes it readable: maps what is to be mapped, once.
-    pub(super) fn open(&mut self, account: &Arc<Account>, shared: &Shared) -> Result<(), Status> {
+    pub(super) fn open(&mut self, account: &Holder, shared: &Shared) -> Result<(), Status> {
         match &mut self.source {
             Source::Unopened { .. } => self.open_sealed(account, shared),
             Source::Region(region) => region.open(shared),
@@ -127,7 +127,7 @@ impl Upload {
         }
     }
 
-    fn open_sealed(&mut self, account: &Arc<Account>, shared: &Shared) -> Result<(), Status> {
+    fn open_sealed(&mut self, account: &Holder, shared: &Shared) -> Result<(), Status> {
         let source = std::mem::replace(&mut self.source, Source::None);
         let Source::Unopened { descriptor, offset, share } = source else { return Ok(()) };
         let bytes_max = shared.config.limits.region_bytes_max;
@@ -146,7 +146,7 @@ impl Upload {
         &self,
         refused: Refused,
         offset: u64,
-        account: &Arc<Account>,
+        account: &Holder,
         shared: &Shared,
     ) -> Source {
         let Refused { refusal, descriptor } = refused;
@@ -231,12 +231,7 @@ impl UploadRegion {
     }
 
     /// The copy that there is, or one that is made now.
-    fn copied(
-        &mut self,
-        bytes: usize,
-        account: &Arc<Account>,
-        shared: &Shared,
-    ) -> Result<Copy, Status> {
+    fn copied(&mut self, bytes: usize, account: &Holder, shared: &Shared) -> Result<Copy, Status> {
         if let Some(copy) = self.copy.take() {
             return Ok(copy);
         }
@@ -254,7 +249,7 @@ impl UploadRegion {
 pub struct PayloadIn<'a> {
     pub(super) upload: &'a mut Upload,
     /// Who is charged for copies.
-    pub(super) account: &'a Arc<Account>,
+    pub(super) account: &'a Holder,
     pub(super) shared: &'a Shared,
 }
 

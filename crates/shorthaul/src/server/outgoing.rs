@@ -9,7 +9,7 @@ use shorthaul_platform::memory::{Draft, SharedMapping};
 use shorthaul_platform::store::Store;
 
 use super::given::GivenSink;
-use super::region::{Account, Region, Share, Whose};
+use super::region::{Holder, Region, Share, Whose};
 use super::shared::Shared;
 use crate::error::{Code, Status};
 use crate::lane::Lane;
@@ -55,7 +55,7 @@ pub(crate) struct Target {
     /// Bytes of the largest sealed memory file that the client takes.
     pub(super) file_bytes_max: u64,
     /// Who is charged for sealed memory.
-    pub(super) account: Arc<Account>,
+    pub(super) account: Holder,
 }
 
 /// What of the client's may be filled.
@@ -574,7 +574,7 @@ mod tests {
     /// What is chosen for so many bytes, where only the offered sizes count.
     fn choose(room: Room, bytes: u64) -> Option<Choice> {
         let accounts = Accounts::new(UserLimits::default());
-        let account = Arc::clone(accounts.join(1).unwrap().account());
+        let account = Holder::clone(accounts.join(1).unwrap().account());
         let fill = FillTarget::Refused(Status::new(Code::Internal, "never looked at"));
         Target { room, fill, account, file_bytes_max: u64::MAX }.choose(bytes).ok()
     }

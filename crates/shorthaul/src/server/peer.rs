@@ -1,7 +1,7 @@
 //! The client of a connection, as handlers see it; and the way from any thread to its reactor.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use std::os::fd::OwnedFd;
 
@@ -16,6 +16,7 @@ use crate::connection::server::Answer;
 use crate::inbox::Inbox;
 use crate::limits::{Limits, NOTICE_BYTES_MAX};
 use crate::payload::MessageBytes;
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard};
 
 /// The client that a call came from. Cheap to clone; outlives the call, and keeps nothing of the
 /// server alive or occupied.
@@ -182,3 +183,6 @@ impl Peer {
         self.inner.cancelled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(all(test, shorthaul_models))]
+mod models;

@@ -11,11 +11,12 @@
 //! M. Shreedhar, G. Varghese: *Efficient Fair Queueing Using Deficit Round Robin*, 1996
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 use rustc_hash::FxHashMap;
 
 use crate::limits::{CALL_COST_BYTES, INLINE_BYTES_UNDER_WAY_MAX, QUANTUM_BYTES};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// What waits in the queue: a call, as far as the queue is concerned.
 pub(crate) trait Queued {
@@ -310,5 +311,8 @@ impl<C> Default for Line<C> {
 /// Far beyond any payload, and far from where the arithmetic would overflow.
 const MOVED_BYTES_MAX: u64 = 1 << 50;
 
-#[cfg(test)]
+#[cfg(all(test, shorthaul_models))]
+mod models;
+
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests;

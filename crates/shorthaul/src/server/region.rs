@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use lru::LruCache;
 use shorthaul_platform::memory::{LentFile, PeerMemfd, Refusal, Refused, SharedMapping};
@@ -14,6 +14,7 @@ use shorthaul_platform::memory::{LentFile, PeerMemfd, Refusal, Refused, SharedMa
 use crate::error::{Code, Status};
 use crate::limits::{LENT_LOOKS_AT_LIMIT, UserLimits};
 use crate::meter::Meter;
+use crate::sync::{self, Mutex, MutexGuard};
 
 /// A client's memory file that was looked at and taken.
 #[derive(Debug)]
@@ -104,7 +105,7 @@ impl MappingCache {
 #[derive(Debug)]
 pub(crate) struct Accounts {
     limits: UserLimits,
-    users: Mutex<HashMap<u32, Arc<Account>>>,
+    users: Mutex<HashMap<u32, Holder>>,
     /// Sealed answers that clients may still hold, by user: they stay at the server's charge until
     /// then.
     lent: Mutex<HashMap<u32, VecDeque<Lent>>>,
@@ -124,6 +125,9 @@ impl Lent {
     }
 }
 
+/// Who may charge an account holds it; one that nobody holds is forgotten.
+pub(crate) type Holder = sync::Arc<Account>;
+
 /// What one user holds, over all of its connections.
 #[derive(Debug)]
 pub(crate) struct Account {
@@ -132,11 +136,12 @@ pub(crate) struct Account {
     calls: Meter,
     /// Bytes of payloads that travel inline.
     inline_bytes: Arc<Meter>,
-    regions: Memory,
-    lent: Memory,
+    regions: Mutex<Memory>,
+    lent: Mutex<Memory>,
 }
 
-/// Pieces of memory, and their bytes.
+/// Pieces of memory, and their bytes: both are charged or neither, so that one who is refused has
+/// not had, for a moment, what another is refused for.
 #[derive(Debug)]
 struct Memory {
     pieces: Meter,
@@ -157,8 +162,16 @@ impl Memory {
         Self { pieces: Meter::new(pieces_max), bytes: Meter::new(bytes_max) }
     }
 
-    fn is_unused(&self) -> bool {
-        self.pieces.is_zero()
+    /// Adds a piece of `bytes` bytes; else says what there is as much of as may be.
+    fn add(&mut self, bytes: u64) -> Result<(), (u64, &'static str)> {
+        if !self.pieces.add(1) {
+            return Err((self.pieces.max(), "pieces"));
+        }
+        if !self.bytes.add(bytes) {
+            self.pieces.subtract(1);
+            return Err((self.bytes.max(), "bytes (or would have)"));
+        }
+        Ok(())
     }
 }
 
@@ -166,19 +179,19 @@ impl Memory {
 #[derive(Debug)]
 pub(crate) struct Membership {
     accounts: Arc<Accounts>,
-    account: Arc<Account>,
+    account: Option<Holder>,
 }
 
 /// A call's place in its user's account, until it is answered.
 #[derive(Debug)]
 pub(crate) struct Place {
-    account: Arc<Account>,
+    account: Holder,
 }
 
 /// A region's part of its user's account.
 #[derive(Debug)]
 pub(crate) struct Share {
-    account: Arc<Account>,
+    account: Holder,
     whose: Whose,
     bytes: u64,
 }
@@ -190,8 +203,9 @@ impl Accounts {
 
     /// Counts a connection of `uid`, if it may have one more.
     pub(crate) fn join(self: &Arc<Self>, uid: u32) -> Result<Membership, Status> {
-        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        let account = users.entry(uid).or_insert_with(|| Arc::new(Account::new(uid, self.limits)));
+        let mut users = lock(&self.users);
+        let account =
+            users.entry(uid).or_insert_with(|| Holder::new(Account::new(uid, self.limits)));
         if !account.connections.add(1) {
             let max = self.limits.connections_max;
             return Err(Status::new(
@@ -199,25 +213,25 @@ impl Accounts {
                 format!("user {uid} has {max} connections already: close some"),
             ));
         }
-        Ok(Membership { accounts: Arc::clone(self), account: Arc::clone(account) })
+        Ok(Membership { accounts: Arc::clone(self), account: Some(Holder::clone(account)) })
     }
 
     /// Charges a user for `bytes` bytes, in one piece. Some of what was lent to it may have come
     /// back unnoticed: it is given to `let_go`, for giving its pages back takes its time.
     pub(crate) fn charge(
         &self,
-        account: &Arc<Account>,
+        account: &Holder,
         whose: Whose,
         bytes: u64,
         let_go: impl FnOnce(Vec<LentFile>),
     ) -> Result<Share, Status> {
-        account.take(whose, bytes).or_else(|status| {
+        Account::take(account, whose, bytes).or_else(|status| {
             let returned = self.take_returned_by(account.uid, LENT_LOOKS_AT_LIMIT);
             if returned.is_empty() {
                 return Err(status);
             }
             let_go(returned.into_iter().map(Lent::into_file).collect());
-            account.take(whose, bytes)
+            Account::take(account, whose, bytes)
         })
     }
 
@@ -252,7 +266,7 @@ impl Accounts {
     }
 
     fn lent(&self) -> MutexGuard<'_, HashMap<u32, VecDeque<Lent>>> {
-        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.lent)
     }
 }
 
@@ -266,21 +280,26 @@ fn take_returned(files: &mut VecDeque<Lent>, count: usize, returned: &mut Vec<Le
 }
 
 impl Membership {
-    pub(crate) fn account(&self) -> &Arc<Account> {
-        &self.account
+    pub(crate) fn account(&self) -> &Holder {
+        self.account.as_ref().expect("there until dropped")
     }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        let mut users = self.accounts.users.lock().unwrap_or_else(PoisonError::into_inner);
-        self.account.connections.subtract(1);
-        // Kept while memory of ended connections is still in use, or may yet be taken into use by
-        // handlers: they hold the account beside the list and this.
-        let is_unused = self.account.regions.is_unused() && self.account.lent.is_unused();
-        let holders = Arc::strong_count(&self.account);
-        if self.account.connections.is_zero() && is_unused && holders <= 2 {
-            users.remove(&self.account.uid);
+        let mut users = lock(&self.accounts.users);
+        // Let go of under the lock: who comes next sees it gone.
+        let Some(account) = self.account.take() else {
+            return;
+        };
+        account.connections.subtract(1);
+        let was_last = account.connections.is_zero();
+        drop(account);
+        if was_last {
+            // Kept while memory of ended connections is still in use, or may yet be taken into use
+            // by handlers: shares and handlers hold the account beside the list. Those that were
+            // kept for that go when a later user does.
+            users.retain(|_, account| Holder::strong_count(account) > 1);
         }
     }
 }
@@ -292,8 +311,8 @@ impl Account {
             connections: Meter::new(limits.connections_max),
             calls: Meter::new(limits.calls_max),
             inline_bytes: Arc::new(Meter::new(limits.inline_bytes_max)),
-            regions: Memory::new(limits.regions_max, limits.region_bytes_max),
-            lent: Memory::new(limits.lent_max, limits.lent_bytes_max),
+            regions: Mutex::new(Memory::new(limits.regions_max, limits.region_bytes_max)),
+            lent: Mutex::new(Memory::new(limits.lent_max, limits.lent_bytes_max)),
         }
     }
 
@@ -307,39 +326,33 @@ impl Account {
     }
 
     /// Counts a call, if it may have one more.
-    pub(crate) fn begin_call(self: &Arc<Self>) -> Result<Place, Status> {
-        if self.calls.add(1) {
-            return Ok(Place { account: Arc::clone(self) });
+    pub(crate) fn begin_call(account: &Holder) -> Result<Place, Status> {
+        if account.calls.add(1) {
+            return Ok(Place { account: Holder::clone(account) });
         }
-        let (uid, max) = (self.uid, self.calls.max());
+        let (uid, max) = (account.uid, account.calls.max());
         let message = format!("user {uid} has {max} calls open already: wait for answers");
         Err(Status::new(Code::ResourceExhausted, message))
     }
 
-    fn take(self: &Arc<Self>, whose: Whose, bytes: u64) -> Result<Share, Status> {
-        let (memory, what, advice) = match whose {
-            Whose::Client => (&self.regions, "of its own memory", "drop buffers"),
-            Whose::Server => (&self.lent, "of the server's memory", "drop sealed replies"),
-        };
-        let exhausted = |max: u64, unit: &str| {
-            let uid = self.uid;
+    fn take(account: &Holder, whose: Whose, bytes: u64) -> Result<Share, Status> {
+        let added = account.memory(whose).add(bytes);
+        added.map_err(|(max, unit)| {
+            let (what, advice) = match whose {
+                Whose::Client => ("of its own memory", "drop buffers"),
+                Whose::Server => ("of the server's memory", "drop sealed replies"),
+            };
+            let uid = account.uid;
             let message = format!("user {uid} has {max} {unit} {what} in use: {advice}");
             Status::new(Code::ResourceExhausted, message)
-        };
-        if !memory.pieces.add(1) {
-            return Err(exhausted(memory.pieces.max(), "pieces"));
-        }
-        if !memory.bytes.add(bytes) {
-            memory.pieces.subtract(1);
-            return Err(exhausted(memory.bytes.max(), "bytes (or would have)"));
-        }
-        Ok(Share { account: Arc::clone(self), whose, bytes })
+        })?;
+        Ok(Share { account: Holder::clone(account), whose, bytes })
     }
 
-    fn memory(&self, whose: Whose) -> &Memory {
+    fn memory(&self, whose: Whose) -> MutexGuard<'_, Memory> {
         match whose {
-            Whose::Client => &self.regions,
-            Whose::Server => &self.lent,
+            Whose::Client => lock(&self.regions),
+            Whose::Server => lock(&self.lent),
         }
     }
 }
@@ -371,7 +384,14 @@ impl Drop for Share {
     }
 }
 
-#[cfg(test)]
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, shorthaul_models))]
+mod models;
+
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use shorthaul_platform::memory::{Draft, Memfd};
 
@@ -417,13 +437,15 @@ mod tests {
     fn a_users_calls_are_bounded_over_all_connections() {
         let accounts = Accounts::new(limits());
         let (first, second) = (accounts.join(7).unwrap(), accounts.join(7).unwrap());
-        let places =
-            [first.account().begin_call().unwrap(), second.account().begin_call().unwrap()];
-        assert_eq!(first.account().begin_call().unwrap_err().code, Code::ResourceExhausted);
+        let places = [
+            Account::begin_call(first.account()).unwrap(),
+            Account::begin_call(second.account()).unwrap(),
+        ];
+        assert_eq!(Account::begin_call(first.account()).unwrap_err().code, Code::ResourceExhausted);
         let other = accounts.join(8).unwrap();
-        other.account().begin_call().unwrap();
+        Account::begin_call(other.account()).unwrap();
         drop(places);
-        second.account().begin_call().unwrap();
+        Account::begin_call(second.account()).unwrap();
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::given::Descriptors;
 use super::outgoing::FillPolicy;
 use super::peer::Charge;
 use super::queue::ServiceQueue;
-use super::region::{Account, Accounts, Share, Whose};
+use super::region::{Accounts, Holder, Share, Whose};
 use crate::error::Status;
 use crate::lane::LaneCounters;
 use crate::limits::{LENT_LOOKS_AT_REST, Limits};
@@ -91,7 +91,7 @@ impl Shared {
     /// Charges a user for `bytes` bytes, in one piece. Quick: for reactors too.
     pub(crate) fn charge(
         &self,
-        account: &Arc<Account>,
+        account: &Holder,
         whose: Whose,
         bytes: u64,
     ) -> Result<Share, Status> {
