@@ -291,7 +291,7 @@ fn start(
         descriptors: options.descriptors,
         kept_mappings_max: options.kept_mappings_max,
         may_map_peers: peers_can_be_mapped(),
-        may_lend: LentFile::is_possible(),
+        may_lend: LentFile::ensure_possible().map_err(|error| error.to_string()),
         policy: options.policy.clone().unwrap_or_else(default_policy),
         trust: options.trust,
     };

@@ -247,12 +247,12 @@ impl Out {
 }
 
 fn begin_sealed(target: &Target, bytes: usize, shared: &Shared) -> Result<Sink, Status> {
-    if !shared.config.may_lend {
-        return Err(Status::new(
-            Code::FailedPrecondition,
-            "this server can't tell who holds sealed memory (no /proc, or leases are switched \
-             off), and makes none: offer a buffer, or room inline",
-        ));
+    if let Err(why) = &shared.config.may_lend {
+        let message = format!(
+            "this server can't tell who holds sealed memory ({why}), and makes none: offer a \
+             buffer, or room inline"
+        );
+        return Err(Status::new(Code::FailedPrecondition, message));
     }
     // What came back is let go of first, and here: the new file gets its pages while they are warm.
     drop(shared.accounts.take_returned_by(target.account.uid(), LENT_LOOKS));
