@@ -493,7 +493,7 @@ pub(super) fn registrable(
 ) -> Result<(shorthaul_platform::memory::SharedMapping, Memfd)> {
     let made = Memfd::create_backed(MEMFD_NAME, bytes).and_then(|memfd| Ok((memfd.map()?, memfd)));
     let (memory, memfd) =
-        made.map_err(|error| Error::io(format!("no memory for a buffer of {bytes} bytes"), error))?;
+        made.map_err(|error| Error::memory(&format!("a buffer of {bytes} bytes"), error))?;
     memory.populate();
     Ok((memory, memfd))
 }

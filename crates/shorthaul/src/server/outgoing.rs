@@ -11,7 +11,7 @@ use shorthaul_platform::store::Store;
 use super::given::GivenSink;
 use super::region::{Account, Region, Share, Whose};
 use super::shared::Shared;
-use crate::error::{Code, Status};
+use crate::error::{Code, Status, memory_advice};
 use crate::lane::Lane;
 use crate::limits::{LENT_LOOKS, PARTS_MAX};
 use crate::object::{MEMFD_NAME, SealedObject};
@@ -423,7 +423,8 @@ impl PayloadOut<'_> {
             Sink::Inline(memory) => memory.memory_mut().copy_in(at, source, store),
             Sink::Map { mapping, .. } => mapping.copy_in(offset(self.target) + at, source, store),
             Sink::Write | Sink::Sealed { .. } | Sink::Staged { .. } => {
-                self.write_through_kernel(at, source)?;
+                let written = self.write_through_kernel(at, source);
+                written.map_err(|error| no_memory(source.len(), &error))?;
             }
             Sink::Nowhere | Sink::Object(..) | Sink::Relayed => {}
         }
@@ -491,7 +492,8 @@ impl PayloadOut<'_> {
         while left > 0 {
             let part = left.min(chunk_bytes);
             scratch.memory_mut().fill(0..part, value, self.out.store);
-            self.write_through_kernel(self.out.written, &scratch[..part])?;
+            let written = self.write_through_kernel(self.out.written, &scratch[..part]);
+            written.map_err(|error| no_memory(bytes, &error))?;
             self.out.written += part;
             left -= part;
         }
@@ -553,7 +555,8 @@ fn too_large(bytes: u64, bytes_max: u64) -> Status {
 }
 
 pub(super) fn no_memory(bytes: usize, error: &io::Error) -> Status {
-    Status::new(Code::ResourceExhausted, format!("no memory for {bytes} bytes: {error}"))
+    let message = format!("no memory for {bytes} bytes{}: {error}", memory_advice(error));
+    Status::new(Code::ResourceExhausted, message)
 }
 
 fn file_too_short(done: usize, bytes: usize) -> Status {
