@@ -61,6 +61,7 @@ mod inbox;
 mod lane;
 pub mod limits;
 mod object;
+mod origin;
 mod parts;
 mod payload;
 pub mod placement;

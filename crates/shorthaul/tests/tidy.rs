@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The library's modules, lowest first: each may use those before it.
-const LAYERS: [&str; 18] = [
+const LAYERS: [&str; 19] = [
     "error",
     "limits",
     "parts",
@@ -19,6 +19,7 @@ const LAYERS: [&str; 18] = [
     "stream",
     "inbox",
     "threads",
+    "origin",
     "relay",
     "server",
     "client",

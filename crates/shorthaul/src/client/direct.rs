@@ -20,6 +20,7 @@ use crate::connection::client::{ClientConnection, ClientEvent, OutgoingCall};
 use crate::error::{Code, Error, Result, Status};
 use crate::lane::LaneCounts;
 use crate::limits::{CLIENT_TURN_FRAMES_MAX, FRAME_STALL_TIMEOUT, Limits};
+use crate::origin::Origin;
 use crate::stream::{self, Flushed, ReceiveError};
 use crate::threads::{deadline_after, drop_elsewhere};
 
@@ -37,6 +38,7 @@ pub struct DirectClient {
     released: Arc<Released>,
     home: Arc<dyn Home>,
     server: Credentials,
+    origin: Origin,
     timeout_default: Duration,
     /// The socket's SO_RCVTIMEO as it is set now.
     receive_timeout: Option<Duration>,
@@ -105,6 +107,7 @@ impl DirectClient {
             released,
             home,
             server,
+            origin: Origin::here(),
             timeout_default: options.deadline,
             receive_timeout: None,
             notices: Notices::default(),
@@ -208,6 +211,10 @@ impl DirectClient {
     }
 
     fn execute(&mut self, outgoing: Outgoing<'_>) -> Outcome {
+        // First: choosing may touch the buffers that are kept, which a child does not have.
+        if let Err(error) = self.origin.ensure_here() {
+            return Err(outgoing.into_error(error));
+        }
         let mut remaining = outgoing.timeout.unwrap_or(self.timeout_default);
         // A buffer that has to be made first is waited for within the call's own time.
         let deadline = deadline_after(remaining);
@@ -458,6 +465,7 @@ impl DirectClient {
     }
 
     fn ensure_alive(&self) -> Result<()> {
+        self.origin.ensure_here()?;
         match &self.dead {
             None => Ok(()),
             Some(error) => Err(Error::ConnectionLost(format!("it ended before: {error}"))),
