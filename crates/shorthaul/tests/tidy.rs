@@ -197,3 +197,18 @@ fn no_page_size_is_assumed() {
     }
     report(&faults);
 }
+
+/// Clocks that can be set say nothing about time that has passed, and a umask is all threads'.
+#[test]
+fn nothing_is_used_that_others_set_for_the_whole_process() {
+    let mut faults = Vec::new();
+    for Source { path, text } in sources() {
+        let is_ours = ["crates/shorthaul/src", "crates/shorthaul-platform/src"];
+        if is_ours.iter().any(|part| path.starts_with(root().join(part))) {
+            let words = ["SystemTime", "CLOCK_REALTIME", "ClockId::Realtime", "umask("];
+            let found = words.iter().filter(|word| text.contains(**word));
+            faults.extend(found.map(|word| format!("{}: {word}", path.display())));
+        }
+    }
+    report(&faults);
+}
