@@ -65,7 +65,7 @@ fn a_folder_that_is_read_only_is_named() {
 #[test]
 fn dev_shm_is_of_no_use_to_it() {
     for line in ["mount -t tmpfs -o size=1M none /dev/shm", "mount -t tmpfs -o ro none /dev/shm"] {
-        let world = World::whole().in_namespaces(&MOUNT).after_running(line).bytes(4 << 20);
+        let world = World::whole().in_namespaces(&MOUNT).after_running(line).bytes(2 << 20);
         if let Some(outcomes) = run(&world, &world) {
             outcomes.all_work();
         }
@@ -104,7 +104,7 @@ fn a_socket_is_never_open_to_others_for_a_moment() {
             }
             seen
         });
-        for _ in 0..500 {
+        for _ in 0..200 {
             drop(Server::bind(&path).unwrap());
         }
         ended.store(true, Ordering::Relaxed);

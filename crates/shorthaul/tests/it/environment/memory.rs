@@ -35,8 +35,8 @@ impl Group {
         fs::create_dir(&path).ok()?;
         let group = Self(path);
         let limits = ["memory.limit_in_bytes", "memory.max"];
-        let is_set = |name: &&str| fs::write(group.0.join(name), LIMIT.to_string()).is_ok();
-        limits.iter().any(|name| is_set(&name)).then_some(group)
+        let is_set = |name: &str| fs::write(group.0.join(name), LIMIT.to_string()).is_ok();
+        limits.iter().any(|name| is_set(name)).then_some(group)
     }
 
     fn world(&self) -> World {
@@ -94,7 +94,7 @@ fn a_server_within_its_options_is_not_killed() {
         // An object is the service's own memory, which only the service can bound.
         if lane != "object" {
             let refusals = ["RESOURCE_EXHAUSTED", "OUT_OF_RANGE", "LimitReached"];
-            refused += call(&path, lane, LARGE).work_or_fail(&refusals);
+            refused += call(&path, lane, OVER).work_or_fail(&refusals);
         }
     }
     assert!(refused > 2 * 8, "{refused} calls were refused");
@@ -105,3 +105,4 @@ fn a_server_within_its_options_is_not_killed() {
 
 const LIMIT: u64 = 64 << 20;
 const LARGE: usize = 200 << 20;
+const OVER: usize = 80 << 20;
