@@ -156,6 +156,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// No memory for `what`.
+    pub(crate) fn memory(what: &str, cause: io::Error) -> Self {
+        Self::io(format!("no memory for {what}{}", memory_advice(&cause)), cause)
+    }
+
     pub(crate) fn io(context: impl Into<String>, cause: io::Error) -> Self {
         Self::Io { context: context.into(), cause }
     }
@@ -194,6 +199,20 @@ impl Error {
     /// Whether the connection is of no use any more.
     pub fn closes_connection(&self) -> bool {
         matches!(self, Self::ConnectionLost(_) | Self::PeerMisbehaved(_) | Self::PeerRefused(_))
+    }
+}
+
+/// What is to be known, or done, about memory that can't be had for a reason other than that there
+/// is none.
+pub(crate) fn memory_advice(error: &io::Error) -> &'static str {
+    use rustix::io::Errno;
+    match Errno::from_io_error(error) {
+        Some(Errno::PERM | Errno::ACCESS | Errno::NOSYS | Errno::INVAL) => {
+            " (memory files are refused here, by the kernel or a sandbox: offer room inline)"
+        }
+        Some(Errno::FBIG) => " (it is over this process's limit for files: raise RLIMIT_FSIZE)",
+        Some(Errno::MFILE | Errno::NFILE) => " (no descriptor is left: raise RLIMIT_NOFILE)",
+        _ => "",
     }
 }
 

@@ -83,6 +83,8 @@ pub enum Reason {
     TooLargeToKeep,
     /// *auto*: the other side can't do better, or has no room for a buffer.
     PeerCannot,
+    /// *auto*: this side can't have a buffer: there is no memory, or memory files are refused.
+    NoMemory,
 }
 
 impl fmt::Display for Reason {
@@ -95,6 +97,7 @@ impl fmt::Display for Reason {
             Self::BufferTooSmall => "larger than expected from earlier calls",
             Self::TooLargeToKeep => "larger than buffers that are kept",
             Self::PeerCannot => "the other side can't do better",
+            Self::NoMemory => "this side has no memory for a buffer",
         })
     }
 }

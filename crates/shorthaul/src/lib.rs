@@ -62,6 +62,7 @@ mod lane;
 pub mod limits;
 mod meter;
 mod object;
+mod origin;
 mod parts;
 mod payload;
 pub mod placement;

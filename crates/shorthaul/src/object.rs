@@ -47,8 +47,8 @@ impl SealedObject {
             let sealed = draft.seal(bytes)?;
             Ok((sealed.map()?, sealed.into_descriptor()))
         });
-        let (bytes, file) = made
-            .map_err(|error| Error::io(format!("can't make an object of {bytes} bytes"), error))?;
+        let (bytes, file) =
+            made.map_err(|error| Error::memory(&format!("an object of {bytes} bytes"), error))?;
         Ok(Self { inner: Arc::new(Inner { file, bytes }) })
     }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The library's modules, lowest first: each may use those before it.
-const LAYERS: [&str; 21] = [
+const LAYERS: [&str; 22] = [
     "sync",
     "error",
     "limits",
@@ -22,6 +22,7 @@ const LAYERS: [&str; 21] = [
     "inbox",
     "threads",
     "undertaker",
+    "origin",
     "relay",
     "server",
     "client",
@@ -195,6 +196,21 @@ fn no_page_size_is_assumed() {
             let code = code.take_while(|line| !line.contains("#[cfg(test)]"));
             let assumed = code.filter(|line| line.contains("4096") || line.contains("4_096"));
             faults.extend(assumed.map(|line| format!("{}: {line}", path.display())));
+        }
+    }
+    report(&faults);
+}
+
+/// Clocks that can be set say nothing about time that has passed, and a umask is all threads'.
+#[test]
+fn nothing_is_used_that_others_set_for_the_whole_process() {
+    let mut faults = Vec::new();
+    for Source { path, text } in sources() {
+        let is_ours = ["crates/shorthaul/src", "crates/shorthaul-platform/src"];
+        if is_ours.iter().any(|part| path.starts_with(root().join(part))) {
+            let words = ["SystemTime", "CLOCK_REALTIME", "ClockId::Realtime", "umask("];
+            let found = words.iter().filter(|word| text.contains(**word));
+            faults.extend(found.map(|word| format!("{}: {word}", path.display())));
         }
     }
     report(&faults);

@@ -10,6 +10,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use super::memfd::{allocate, create_sealable, ensure_file_size_allowed, write_all_at};
 use super::raw::RawMapping;
 use super::sealed::{SEALED, SealedMapping};
+use crate::store::{self, Store};
 
 /// A memory file on its way to be sealed: written here, then fixed for ever by [`Draft::seal`].
 ///
@@ -71,7 +72,9 @@ impl Draft {
     /// `ENOSPC` or `ENOMEM` when the pages can't be had; those of mmap(2).
     pub fn as_mut_slice(&mut self) -> io::Result<&mut [u8]> {
         let mapping = match self.mapping.take() {
-            Some(mapping) => mapping,
+            Some(mapping) if mapping.is_here() => mapping,
+            // In a child that fork(2) has made it is not.
+            Some(_) => return Err(rustix::io::Errno::FAULT.into()),
             None => self.map()?,
         };
         let mapping = self.mapping.insert(mapping);
@@ -103,11 +106,14 @@ impl Draft {
     fn map(&self) -> io::Result<RawMapping> {
         allocate(&self.file, self.bytes)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let mapping =
+        let mut mapping =
             RawMapping::of_file(self.file.as_fd(), self.bytes, protection, MapFlags::SHARED)?;
-        mapping.advise(Advice::LinuxDontFork);
+        mapping.keep_from_children();
         // Pages that are allocated but not touched count as holes.
-        mapping.advise(Advice::LinuxPopulateWrite);
+        if !mapping.advise(Advice::LinuxPopulateWrite) {
+            // SAFETY: mapped writable, every page allocated, and nobody else has the file.
+            unsafe { store::fill(mapping.start(), mapping.bytes(), 0, Store::Ordinary) };
+        }
         Ok(mapping)
     }
 }

@@ -37,15 +37,23 @@ impl LentFile {
         Ok((gift, Self { watch }))
     }
 
-    /// Whether this system tells who holds a file: not so without /proc, or where leases are
-    /// switched off (`fs.leases-enable`).
-    pub fn is_possible() -> bool {
-        let lent = Draft::create("shorthaul-probe", 0).and_then(|draft| draft.seal(0));
-        lent.and_then(Self::lend).is_ok_and(|(gift, lent)| {
-            let is_noticed = lent.is_held();
-            drop(gift);
-            is_noticed && !lent.is_held()
-        })
+    /// Whether this system tells who holds a file.
+    ///
+    /// # Errors
+    /// Why not: no memory files, no /proc, or leases that are switched off (`fs.leases-enable`).
+    pub fn ensure_possible() -> io::Result<()> {
+        let because =
+            |what: &str, error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"));
+        let file = Draft::create("shorthaul-probe", 0).and_then(|draft| draft.seal(0));
+        let file = file.map_err(|error| because("memory files are refused", error))?;
+        let (gift, lent) =
+            Self::lend(file).map_err(|error| because("/proc/self/fd can't be opened", error))?;
+        let is_noticed = lent.is_held();
+        drop(gift);
+        if is_noticed && !lent.is_held() {
+            return Ok(());
+        }
+        Err(io::Error::other("leases are refused, or switched off by fs.leases-enable"))
     }
 
     /// Whether somebody else has it open (but by `O_PATH`) or mapped; also when the kernel can't
@@ -104,7 +112,7 @@ mod tests {
 
     #[test]
     fn it_is_possible_here() {
-        assert!(LentFile::is_possible());
+        LentFile::ensure_possible().unwrap();
     }
 
     #[test]

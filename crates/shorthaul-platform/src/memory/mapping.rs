@@ -19,7 +19,8 @@ use crate::store::{self, Store};
 /// copies that the compiler can't look into, and the kernel's own. Children made by fork(2) don't
 /// get the mapping (`MADV_DONTFORK`).
 ///
-/// All ranges are in bytes; a range outside the mapping panics, as slicing does.
+/// All ranges are in bytes; a range outside the mapping panics, as slicing does, and so does any in
+/// a child that fork(2) has made.
 #[derive(Debug)]
 pub struct SharedMapping {
     raw: RawMapping,
@@ -29,8 +30,8 @@ impl SharedMapping {
     /// Maps `bytes` of `file`. The caller knows that the file has them and can't shrink.
     pub(super) fn of_file(file: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let raw = RawMapping::of_file(file, bytes, protection, MapFlags::SHARED)?;
-        raw.advise(Advice::LinuxDontFork);
+        let mut raw = RawMapping::of_file(file, bytes, protection, MapFlags::SHARED)?;
+        raw.keep_from_children();
         Ok(Self { raw })
     }
 
@@ -197,6 +198,7 @@ impl SharedMapping {
             range.start,
             range.end,
         );
+        assert!(self.raw.is_here(), "the mapping belongs to the process that fork(2) copied");
         (self.raw.start().wrapping_add(range.start), range.end - range.start)
     }
 }

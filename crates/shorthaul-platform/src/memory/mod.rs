@@ -16,6 +16,7 @@
 
 mod atomics;
 mod draft;
+mod generation;
 mod lent;
 mod mapping;
 mod memfd;
@@ -27,6 +28,7 @@ mod view;
 
 pub use atomics::SharedWord;
 pub use draft::{Draft, SealedFile};
+pub use generation::generation;
 pub use lent::LentFile;
 pub use mapping::SharedMapping;
 pub use memfd::{Memfd, PeerMemfd, Refusal, Refused};

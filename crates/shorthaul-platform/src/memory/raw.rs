@@ -6,11 +6,15 @@ use std::ptr::{self, NonNull};
 
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
+use super::generation::generation;
+
 /// An owned range of `bytes` mapped bytes; an empty one maps nothing (mmap refuses length 0).
 #[derive(Debug)]
 pub(super) struct RawMapping {
     start: NonNull<u8>,
     bytes: usize,
+    /// The process that has it, where its children don't.
+    owner: Option<u64>,
 }
 
 // SAFETY: a mapping is plain address space: it is valid from every thread, and unmapping it may
@@ -60,11 +64,11 @@ impl RawMapping {
 
     fn owning(start: *mut u8, bytes: usize) -> io::Result<Self> {
         let start = NonNull::new(start).ok_or_else(|| io::Error::other("mapped at address 0"))?;
-        Ok(Self { start, bytes })
+        Ok(Self { start, bytes, owner: None })
     }
 
     fn empty() -> Self {
-        Self { start: NonNull::dangling(), bytes: 0 }
+        Self { start: NonNull::dangling(), bytes: 0, owner: None }
     }
 
     pub(super) fn start(&self) -> *mut u8 {
@@ -75,21 +79,35 @@ impl RawMapping {
         self.bytes
     }
 
-    /// Gives the kernel a hint about the whole range; a kernel that doesn't know it ignores it.
-    pub(super) fn advise(&self, advice: Advice) {
-        if self.bytes > 0 {
+    /// Keeps it from children that fork(2) makes, if the kernel does so.
+    pub(super) fn keep_from_children(&mut self) {
+        if self.advise(Advice::LinuxDontFork) {
+            self.owner = Some(generation());
+        }
+    }
+
+    /// Whether it is there: not so in a child that it was kept from.
+    #[inline]
+    pub(super) fn is_here(&self) -> bool {
+        self.owner.is_none_or(|owner| owner == generation())
+    }
+
+    /// Gives the kernel a hint about the whole range; whether it was taken.
+    pub(super) fn advise(&self, advice: Advice) -> bool {
+        self.bytes == 0 || {
             debug_assert!(is_harmless(advice), "an advice that drops data is no hint");
             // SAFETY: the range is ours and mapped, and the advice changes no contents.
             let hint = unsafe { mm::madvise(self.start.as_ptr().cast(), self.bytes, advice) };
             // A hint that is refused (EINVAL on an older kernel, ENOMEM under a limit) costs speed.
-            hint.ok();
+            hint.is_ok()
         }
     }
 }
 
 impl Drop for RawMapping {
     fn drop(&mut self) {
-        if self.bytes > 0 {
+        // In a child that it was kept from, something else may be mapped there.
+        if self.bytes > 0 && self.is_here() {
             // SAFETY: the range was mapped by us, nobody else unmaps it, and no reference into it
             // can outlive its owner.
             let unmapped = unsafe { mm::munmap(self.start.as_ptr().cast(), self.bytes) };
@@ -99,5 +117,11 @@ impl Drop for RawMapping {
 }
 
 fn is_harmless(advice: Advice) -> bool {
-    matches!(advice, Advice::LinuxDontFork | Advice::LinuxPopulateRead | Advice::LinuxPopulateWrite)
+    matches!(
+        advice,
+        Advice::LinuxDontFork
+            | Advice::LinuxWipeOnFork
+            | Advice::LinuxPopulateRead
+            | Advice::LinuxPopulateWrite
+    )
 }

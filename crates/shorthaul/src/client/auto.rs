@@ -56,8 +56,9 @@ struct State {
     spare_bytes: usize,
     /// By direction, by the hash of the method's name: two that collide only share their guess.
     learnt: [LruCache<u64, Learnt, FxBuildHasher>; 2],
-    /// The server has refused a buffer; none is asked for again until so many calls have gone by.
-    rest: u32,
+    /// A buffer could not be had, because of this; none is asked for again until so many calls have
+    /// gone by.
+    rest: (u32, Reason),
     /// The connection has ended: nothing is kept any more. A buffer knows its connection, and that
     /// has this: what stayed here would hold itself for ever.
     is_closed: bool,
@@ -107,7 +108,7 @@ impl Auto {
             spare: Vec::new(),
             spare_bytes: 0,
             learnt: [(); 2].map(|()| LruCache::with_hasher(methods_max, FxBuildHasher)),
-            rest: 0,
+            rest: (0, Reason::PeerCannot),
             is_closed: false,
         };
         Arc::new(Self { policy, state: Mutex::new(state) })
@@ -139,8 +140,11 @@ impl Auto {
         if bytes > self.policy.buffer_bytes_max {
             return Plan::NoBuffer(Reason::TooLargeToKeep);
         }
-        if bytes as u64 > peer.region_bytes_max || peer.regions_max == 0 || state.is_resting() {
+        if bytes as u64 > peer.region_bytes_max || peer.regions_max == 0 {
             return Plan::NoBuffer(Reason::PeerCannot);
+        }
+        if let Some(reason) = state.rests_because() {
+            return Plan::NoBuffer(reason);
         }
         Plan::Buffer(bytes)
     }
@@ -155,9 +159,9 @@ impl Auto {
         }
     }
 
-    /// Notes that the server has no room for a buffer at the moment.
-    pub(super) fn rest(&self) {
-        self.lock().rest = REST_CALLS;
+    /// Notes that there is no room for a buffer at the moment.
+    pub(super) fn rest(&self, reason: Reason) {
+        self.lock().rest = (REST_CALLS, reason);
     }
 
     /// The smallest kept buffer of at least `bytes` bytes.
@@ -215,10 +219,10 @@ impl Auto {
 }
 
 impl State {
-    fn is_resting(&mut self) -> bool {
-        let is_resting = self.rest > 0;
-        self.rest = self.rest.saturating_sub(1);
-        is_resting
+    fn rests_because(&mut self) -> Option<Reason> {
+        let (calls, reason) = self.rest;
+        self.rest.0 = calls.saturating_sub(1);
+        (calls > 0).then_some(reason)
     }
 }
 
@@ -316,9 +320,9 @@ mod tests {
     fn a_server_without_room_is_left_alone_for_a_while() {
         let auto = auto();
         auto.learn(Direction::Answer, METHOD, 10_000);
-        auto.rest();
+        auto.rest(Reason::NoMemory);
         for _ in 0..REST_CALLS {
-            assert_eq!(plan(&auto, 1 << 30), Plan::NoBuffer(Reason::PeerCannot));
+            assert_eq!(plan(&auto, 1 << 30), Plan::NoBuffer(Reason::NoMemory));
         }
         assert_eq!(plan(&auto, 1 << 30), Plan::Buffer(10_000));
     }

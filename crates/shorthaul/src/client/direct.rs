@@ -20,6 +20,7 @@ use crate::connection::client::{ClientConnection, ClientEvent, OutgoingCall};
 use crate::error::{Code, Error, Result, Status};
 use crate::lane::LaneCounts;
 use crate::limits::{CLIENT_TURN_FRAMES_MAX, FRAME_STALL_TIMEOUT, Limits};
+use crate::origin::Origin;
 use crate::stream::{self, Flushed, ReceiveError};
 use crate::threads::deadline_after;
 use crate::undertaker;
@@ -38,6 +39,7 @@ pub struct DirectClient {
     released: Arc<Released>,
     home: Arc<dyn Home>,
     server: Credentials,
+    origin: Origin,
     timeout_default: Duration,
     /// The socket's SO_RCVTIMEO as it is set now.
     receive_timeout: Option<Duration>,
@@ -106,6 +108,7 @@ impl DirectClient {
             released,
             home,
             server,
+            origin: Origin::here(),
             timeout_default: options.deadline,
             receive_timeout: None,
             notices: Notices::default(),
@@ -209,6 +212,10 @@ impl DirectClient {
     }
 
     fn execute(&mut self, outgoing: Outgoing<'_>) -> Outcome {
+        // First: choosing may touch the buffers that are kept, which a child does not have.
+        if let Err(error) = self.origin.ensure_here() {
+            return Err(outgoing.into_error(error));
+        }
         let mut remaining = outgoing.timeout.unwrap_or(self.timeout_default);
         // A buffer that has to be made first is waited for within the call's own time.
         let deadline = deadline_after(remaining);
@@ -459,6 +466,7 @@ impl DirectClient {
     }
 
     fn ensure_alive(&self) -> Result<()> {
+        self.origin.ensure_here()?;
         match &self.dead {
             None => Ok(()),
             Some(error) => Err(Error::ConnectionLost(format!("it ended before: {error}"))),
@@ -494,7 +502,7 @@ pub(super) fn registrable(
 ) -> Result<(shorthaul_platform::memory::SharedMapping, Memfd)> {
     let made = Memfd::create_backed(MEMFD_NAME, bytes).and_then(|memfd| Ok((memfd.map()?, memfd)));
     let (memory, memfd) =
-        made.map_err(|error| Error::io(format!("no memory for a buffer of {bytes} bytes"), error))?;
+        made.map_err(|error| Error::memory(&format!("a buffer of {bytes} bytes"), error))?;
     memory.populate();
     Ok((memory, memfd))
 }

@@ -42,6 +42,7 @@ use crate::error::{Code, Error, Result};
 use crate::inbox::Inbox;
 use crate::lane::LaneCounts;
 use crate::limits::Limits;
+use crate::origin::Origin;
 use crate::threads::{deadline_after, join_by};
 
 /// A connection that many threads can call over at once. A thread of its own does the socket's
@@ -54,6 +55,7 @@ pub struct Client {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     server: Credentials,
+    origin: Origin,
     limits: Limits,
     takes_sealed: bool,
     takes_descriptors: bool,
@@ -74,10 +76,14 @@ pub(crate) struct Shared {
     notices: NoticeBoard,
     /// Why the connection ended, once it has.
     ended: Mutex<Option<String>>,
+    origin: Origin,
 }
 
 impl Home for Shared {
     fn release(&self, region: u64) {
+        if !self.origin.is_here() {
+            return;
+        }
         // A reactor that has ended has no regions.
         self.inbox.push(Command::Release(region)).ok();
     }
@@ -108,6 +114,7 @@ impl Client {
     pub fn from_stream(stream: UnixStream, options: &ClientOptions) -> Result<Self> {
         let connected = connect::open(stream, options)?;
         let link = &connected.connection.link;
+        let origin = Origin::here();
         let (server, limits) = (connected.server, link.peer_limits());
         let takes_sealed = link.peer_takes_sealed();
         let takes_descriptors = link.peer_takes_descriptors();
@@ -118,6 +125,7 @@ impl Client {
             shared,
             thread: Some(thread),
             server,
+            origin,
             limits,
             takes_sealed,
             takes_descriptors,
@@ -153,6 +161,7 @@ impl Client {
     }
 
     fn buffer_by(&self, bytes: usize, by: Instant) -> Result<Buffer> {
+        self.origin.ensure_here()?;
         ensure_region_bytes(bytes, &self.limits)?;
         let (memory, memfd) = registrable(bytes)?;
         let region = self.new_id();
@@ -171,8 +180,9 @@ impl Client {
     }
 
     /// Waits at most `timeout` for a notice from the server. None if none came, or the connection
-    /// has ended and every notice was taken.
+    /// has ended and every notice was taken, or this is a child that fork(2) has made.
     pub fn notice(&self, timeout: Duration) -> Option<Notice> {
+        self.origin.ensure_here().ok()?;
         self.shared.notices.wait(deadline_after(timeout))
     }
 
@@ -206,6 +216,9 @@ impl Client {
     }
 
     fn submit(&self, outgoing: Outgoing<'_>) -> Result<Pending<'_>, CallError> {
+        if let Err(error) = self.origin.ensure_here() {
+            return Err(outgoing.into_error(error));
+        }
         let common = &self.shared.common;
         // A buffer that has to be made first is waited for within the call's own time.
         let deadline = outgoing.deadline(self.timeout_default);
@@ -258,6 +271,10 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
+        // In a child there is no reactor, and what is locked stays so.
+        if !self.origin.is_here() {
+            return;
+        }
         // One that has ended needs not be stopped.
         self.shared.inbox.push(Command::Stop).ok();
         if let Some(thread) = self.thread.take() {
@@ -293,6 +310,7 @@ impl Pending<'_> {
         let Some(slot) = self.slot.take() else {
             return Err(CallError::without_buffers(Error::Cancelled));
         };
+        self.client.origin.ensure_here().map_err(CallError::without_buffers)?;
         match slot.wait(self.deadline) {
             Some(outcome) => {
                 // The reactor has let go of the slot.
@@ -317,7 +335,9 @@ impl Pending<'_> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        if let Some(slot) = self.slot.take() {
+        if let Some(slot) = self.slot.take()
+            && self.client.origin.is_here()
+        {
             // What has come already is dropped with the slot; what comes later finds nobody.
             if slot.wait(Instant::now()).is_none() {
                 self.take_back();

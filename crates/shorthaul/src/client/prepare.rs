@@ -143,10 +143,12 @@ impl Choice {
         match make(buffer_bytes(bytes, peer)) {
             Ok(buffer) => Ok(Self { plan, buffer: Some(buffer) }),
             // No room for another one: it goes without.
-            Err(Error::Status(_) | Error::LimitReached(_) | Error::Io { .. }) => {
-                auto.rest();
+            Err(error @ (Error::Status(_) | Error::LimitReached(_) | Error::Io { .. })) => {
+                let is_ours = matches!(error, Error::Io { .. });
+                let reason = if is_ours { Reason::NoMemory } else { Reason::PeerCannot };
+                auto.rest(reason);
                 auto.let_go();
-                Ok(Self { plan: Plan::NoBuffer(Reason::PeerCannot), buffer: None })
+                Ok(Self { plan: Plan::NoBuffer(reason), buffer: None })
             }
             Err(error) => Err(error),
         }
@@ -580,7 +582,7 @@ pub(super) fn ensure_region_bytes(bytes: usize, peer: &Limits) -> Result<()> {
 fn fresh(bytes: usize) -> Result<(OwnedFd, Buffer)> {
     let made = Memfd::create(MEMFD_NAME, bytes).and_then(|memfd| Ok((memfd.map()?, memfd)));
     let (memory, memfd) =
-        made.map_err(|error| Error::io(format!("no memory file of {bytes} bytes"), error))?;
+        made.map_err(|error| Error::memory(&format!("a buffer of {bytes} bytes"), error))?;
     Ok((memfd.into_descriptor(), Buffer::one_shot(memory)))
 }
 

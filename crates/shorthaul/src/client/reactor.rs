@@ -23,6 +23,7 @@ use crate::connection::client::{ClientConnection, ClientEvent, OutgoingCall};
 use crate::error::{Error, Result, Status};
 use crate::inbox::Inbox;
 use crate::limits::CLIENT_TURN_FRAMES_MAX;
+use crate::origin::Origin;
 use crate::parts::Parts;
 use crate::payload::{MessageBytes, PooledMemory, concat};
 use crate::stream::{self, Flushed, ReceiveError};
@@ -121,6 +122,7 @@ impl Reactor {
             open_calls: AtomicUsize::new(0),
             notices: NoticeBoard::default(),
             ended: Mutex::new(None),
+            origin: Origin::here(),
         });
         let reactor = Self {
             poll,

@@ -39,6 +39,7 @@ use crate::error::{Error, Result};
 use crate::inbox::Inbox;
 use crate::lane::LaneCounts;
 use crate::limits::{KEPT_MAPPINGS_MAX, Limits, MESSAGE_BYTES_CAP, UserLimits};
+use crate::origin::Origin;
 use crate::threads::{Reaper, deadline_after, join_by};
 use crate::trust::{PeerPolicy, default_policy, peers_can_be_mapped};
 
@@ -206,6 +207,7 @@ pub struct RunningServer {
     reactors: Vec<JoinHandle<io::Result<()>>>,
     workers: Vec<JoinHandle<()>>,
     next: usize,
+    origin: Origin,
 }
 
 /// Counts since the server started.
@@ -270,6 +272,10 @@ impl RunningServer {
     }
 
     fn shut_down(&mut self, drain: Duration) -> bool {
+        // A child that fork(2) has made has none of the threads; the server goes on without it.
+        if !self.origin.is_here() {
+            return false;
+        }
         let by = deadline_after(drain);
         for inbox in &self.inboxes {
             // One that has ended needs not be stopped.
@@ -302,7 +308,7 @@ fn start(
         descriptors: options.descriptors,
         kept_mappings_max: options.kept_mappings_max,
         may_map_peers: peers_can_be_mapped(),
-        may_lend: LentFile::is_possible(),
+        may_lend: LentFile::ensure_possible().map_err(|error| error.to_string()),
         policy: options.policy.clone().unwrap_or_else(default_policy),
         trust: options.trust,
     };
@@ -318,6 +324,7 @@ fn start(
         reactors: Vec::new(),
         workers: Vec::new(),
         next: 0,
+        origin: Origin::here(),
     };
     for (index, parts) in parts.into_iter().enumerate() {
         let reactor = Reactor::with(parts, Arc::clone(&shared), acceptor.take())?;

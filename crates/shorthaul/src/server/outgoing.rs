@@ -11,7 +11,7 @@ use shorthaul_platform::store::Store;
 use super::given::GivenSink;
 use super::region::{Holder, Region, Share, Whose};
 use super::shared::Shared;
-use crate::error::{Code, Status};
+use crate::error::{Code, Status, memory_advice};
 use crate::lane::Lane;
 use crate::limits::{LENT_LOOKS, PARTS_MAX};
 use crate::object::{MEMFD_NAME, SealedObject};
@@ -248,12 +248,12 @@ impl Out {
 }
 
 fn begin_sealed(target: &Target, bytes: usize, shared: &Shared) -> Result<Sink, Status> {
-    if !shared.config.may_lend {
-        return Err(Status::new(
-            Code::FailedPrecondition,
-            "this server can't tell who holds sealed memory (no /proc, or leases are switched \
-             off), and makes none: offer a buffer, or room inline",
-        ));
+    if let Err(why) = &shared.config.may_lend {
+        let message = format!(
+            "this server can't tell who holds sealed memory ({why}), and makes none: offer a \
+             buffer, or room inline"
+        );
+        return Err(Status::new(Code::FailedPrecondition, message));
     }
     // What came back is let go of first, and here: the new file gets its pages while they are warm.
     drop(shared.accounts.take_returned_by(target.account.uid(), LENT_LOOKS));
@@ -424,7 +424,8 @@ impl PayloadOut<'_> {
             Sink::Inline(memory) => memory.memory_mut().copy_in(at, source, store),
             Sink::Map { mapping, .. } => mapping.copy_in(offset(self.target) + at, source, store),
             Sink::Write | Sink::Sealed { .. } | Sink::Staged { .. } => {
-                self.write_through_kernel(at, source)?;
+                let written = self.write_through_kernel(at, source);
+                written.map_err(|error| no_memory(source.len(), &error))?;
             }
             Sink::Nowhere | Sink::Object(..) | Sink::Relayed => {}
         }
@@ -492,7 +493,8 @@ impl PayloadOut<'_> {
         while left > 0 {
             let part = left.min(chunk_bytes);
             scratch.memory_mut().fill(0..part, value, self.out.store);
-            self.write_through_kernel(self.out.written, &scratch[..part])?;
+            let written = self.write_through_kernel(self.out.written, &scratch[..part]);
+            written.map_err(|error| no_memory(bytes, &error))?;
             self.out.written += part;
             left -= part;
         }
@@ -554,7 +556,8 @@ fn too_large(bytes: u64, bytes_max: u64) -> Status {
 }
 
 pub(super) fn no_memory(bytes: usize, error: &io::Error) -> Status {
-    Status::new(Code::ResourceExhausted, format!("no memory for {bytes} bytes: {error}"))
+    let message = format!("no memory for {bytes} bytes{}: {error}", memory_advice(error));
+    Status::new(Code::ResourceExhausted, message)
 }
 
 fn file_too_short(done: usize, bytes: usize) -> Status {

@@ -52,7 +52,7 @@ pub(crate) struct Config {
     /// [`peers_can_be_mapped`](crate::trust::peers_can_be_mapped).
     pub(crate) may_map_peers: bool,
     /// Whether the kernel tells who holds a sealed file: without that, none is made for a client.
-    pub(crate) may_lend: bool,
+    pub(crate) may_lend: Result<(), String>,
     pub(crate) policy: PeerPolicy,
     /// Whether clients' memory may be had as slices.
     pub(crate) trust: Option<Trust>,

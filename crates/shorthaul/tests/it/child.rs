@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-use super::{descriptors, hand_over, processes, relay, server_death, socket_file};
+use super::{descriptors, environment, hand_over, processes, relay, server_death, socket_file};
 
 /// A child, which ends with this object or with this process.
 pub(super) struct Process {
@@ -65,6 +65,11 @@ impl Process {
         }
     }
 
+    /// Closes what the child reads from, where that is a pipe.
+    pub(super) fn close_stdin(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
     pub(super) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -94,7 +99,8 @@ fn role() {
     let Ok(role) = env::var(ROLE) else { return };
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let parent = getppid().map(|parent| parent.as_raw_nonzero().to_string());
-    assert_eq!(parent, env::var(PARENT).ok(), "the parent is gone already");
+    let told = env::var(PARENT).unwrap();
+    assert!(told.is_empty() || parent == Some(told), "the parent is gone already");
     let path = env::var_os(SOCKET).unwrap();
     let path = Path::new(&path);
     match role.as_str() {
@@ -106,11 +112,14 @@ fn role() {
         "inherited" => hand_over::serve_inherited(),
         "relaying" => relay::signals::relay_to_nobody(),
         "calling parent" => hand_over::call_parent(),
+        "environment server" => environment::serve(path),
+        "environment client" => environment::call(path),
         other => panic!("no such role: {other}"),
     }
 }
 
 const ROLE: &str = "SHORTHAUL_TEST_ROLE";
 const SOCKET: &str = "SHORTHAUL_TEST_SOCKET";
-const PARENT: &str = "SHORTHAUL_TEST_PARENT";
+/// Whose child it is; empty where another process is between the two.
+pub(super) const PARENT: &str = "SHORTHAUL_TEST_PARENT";
 const MARK: &str = "@@ ";

@@ -5,6 +5,7 @@ mod automatic;
 mod child;
 mod deadlines;
 mod descriptors;
+mod environment;
 mod every_lane;
 mod fairness;
 mod hand_over;
