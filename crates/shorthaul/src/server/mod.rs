@@ -39,7 +39,7 @@ use crate::error::{Error, Result};
 use crate::inbox::Inbox;
 use crate::lane::LaneCounts;
 use crate::limits::{KEPT_MAPPINGS_MAX, Limits, MESSAGE_BYTES_CAP, UserLimits};
-use crate::threads::{Reaper, deadline_after, join_by};
+use crate::threads::{Reaper, Undertaker, deadline_after, join_by};
 use crate::trust::{PeerPolicy, default_policy, peers_can_be_mapped};
 
 /// How a server is to be.
@@ -300,7 +300,7 @@ fn start(
         config,
         accounts,
         service,
-        [Reaper::start("shorthaul-reap")?, Reaper::start("shorthaul-undt")?],
+        (Reaper::start("shorthaul-reap")?, Undertaker::start()?),
     ));
     let parts = (0..options.reactors).map(|_| Reactor::parts()).collect::<io::Result<Vec<_>>>()?;
     let inboxes: Vec<_> = parts.iter().map(|(_, inbox)| Arc::clone(inbox)).collect();

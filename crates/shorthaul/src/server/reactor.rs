@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -307,6 +308,7 @@ impl Reactor {
         let driver = Driver::new(socket, connection, peer, membership);
         if self.stop_by.is_some() || driver.register(self.poll.registry()).is_err() {
             self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+            self.shared.undertaker.bury(driver.into_remains());
             return;
         }
         self.drivers.insert(key, driver);
@@ -406,11 +408,11 @@ impl Reactor {
         let waiting = self.shared.queue.forget(key);
         let mappings: Vec<_> =
             driver.connection.regions().filter_map(|region| self.mappings.forget(region)).collect();
+        // The socket too: descriptors that nobody has read are still in it.
         let strangers = driver.connection.take_descriptors();
-        if !strangers.is_empty() {
-            self.shared.undertaker.bury(strangers);
-        }
-        self.shared.reaper.bury((waiting, mappings, driver));
+        let (socket, connection, membership) = driver.into_remains();
+        self.shared.reaper.bury((waiting, mappings, connection));
+        self.shared.undertaker.bury((socket, strangers, membership));
     }
 
     fn stop(&mut self, by: Instant) {
@@ -499,14 +501,18 @@ pub(super) fn admit(socket: UnixStream, shared: &Arc<Shared>, inbox: &Arc<Inbox<
         .and_then(|credentials| welcome(credentials, shared, inbox));
     match admitted {
         Ok((peer, membership)) => {
-            if inbox.push(Command::Adopt(socket, peer, membership)).is_err() {
+            if let Err(refused) = inbox.push(Command::Adopt(socket, peer, membership)) {
                 shared.connections.fetch_sub(1, Ordering::Relaxed);
+                shared.undertaker.bury(refused);
             }
         }
         Err(status) => {
             shared.stats.connections_refused.add(1);
             let goodbye = Frame::Goodbye { code: status.code, message: &status.message }.encode(0);
             socket::send(socket.as_fd(), &[io::IoSlice::new(&goodbye)], &[], Wait::Never).ok();
+            // It is told that this is all; closing it can wait for what it has sent.
+            socket.shutdown(Shutdown::Both).ok();
+            shared.undertaker.bury(socket);
         }
     }
 }

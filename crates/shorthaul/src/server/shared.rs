@@ -16,7 +16,7 @@ use crate::lane::LaneCounters;
 use crate::limits::{LENT_LOOKS_AT_REST, Limits};
 use crate::payload::MemoryPool;
 use crate::relay::Relay;
-use crate::threads::Reaper;
+use crate::threads::{Reaper, Undertaker};
 use crate::trust::PeerPolicy;
 
 /// Everything that is shared.
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     /// Lets go of what is our own.
     pub(crate) reaper: Reaper,
     /// Closes what strangers have opened, which can wait for the stranger: holds up nothing else.
-    pub(crate) undertaker: Reaper,
+    pub(crate) undertaker: Undertaker,
     /// Connections over all reactors.
     pub(crate) connections: AtomicUsize,
     /// Relays that nobody uses at the moment.
@@ -60,7 +60,7 @@ impl Shared {
         config: Config,
         accounts: Arc<Accounts>,
         service: Box<dyn Service>,
-        [reaper, undertaker]: [Reaper; 2],
+        (reaper, undertaker): (Reaper, Undertaker),
     ) -> Self {
         Self {
             config,
