@@ -190,9 +190,96 @@ fn no_page_size_is_assumed() {
         if path.starts_with(&memory) {
             let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
             let code = code.take_while(|line| !line.contains("#[cfg(test)]"));
-            let assumed = code.filter(|line| line.contains("4096") || line.contains("4_096"));
+            let words = ["4096", "4_096", "0x1000", "0xfff", "1 << 12", "4 << 10", ">> 12"];
+            let assumed = code.filter(|line| words.iter().any(|word| line.contains(word)));
             faults.extend(assumed.map(|line| format!("{}: {line}", path.display())));
         }
     }
     report(&faults);
+}
+
+/// Which functions of the floor give slices of mapped memory, and by what right.
+const SLICES: [(&str, &str); 6] = [
+    // Memory of this process alone, until it is sealed.
+    ("draft.rs", "pub fn as_mut_slice(&mut self) -> io::Result<&mut [u8]>"),
+    // Memory that nobody can write any more.
+    ("sealed.rs", "fn deref(&self) -> &[u8]"),
+    // By the word of who made the token, which takes unsafe code.
+    ("mapping.rs", "pub fn trusted(&self, range: Range<usize>, _trust: Trust) -> &[u8]"),
+    ("mapping.rs", "pub fn trusted_mut(&self, range: Range<usize>, _trust: Trust) -> &mut [u8]"),
+    // Memory of this process alone.
+    ("private.rs", "fn deref(&self) -> &[u8]"),
+    ("private.rs", "fn deref_mut(&mut self) -> &mut [u8]"),
+];
+
+/// Nobody gets a reference into memory that somebody else can write: what is checked there could be
+/// something else when it is used.
+#[test]
+fn no_slice_of_memory_that_others_write_is_given_out() {
+    let memory = root().join("crates/shorthaul-platform/src/memory");
+    let mut faults = Vec::new();
+    let mut found = 0;
+    for Source { path, text } in sources().into_iter().filter(|s| s.path.starts_with(&memory)) {
+        let file = path.file_name().unwrap().to_str().unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        let one_line = code.split_whitespace().collect::<Vec<_>>().join(" ");
+        for (at, _) in one_line.match_indices("fn ") {
+            let signature = one_line[at..].split(['{', ';']).next().unwrap().trim_end();
+            let Some((_, result)) = signature.split_once("->") else { continue };
+            let is_public = one_line[..at].ends_with("pub ");
+            let is_slice = result.contains("&[u8]") || result.contains("&mut [u8]");
+            if !is_slice && !(is_public && result.contains('*')) {
+                continue;
+            }
+            found += 1;
+            let is_it = |(known, text): &(&str, &str)| file == *known && text.ends_with(signature);
+            if !SLICES.iter().any(is_it) {
+                faults.push(format!("{}: {signature}", path.display()));
+            }
+        }
+    }
+    assert_eq!(found, SLICES.len(), "the functions were not found");
+    report(&faults);
+    let trust = fs::read_to_string(memory.join("trust.rs")).unwrap();
+    assert!(trust.contains("pub unsafe fn vouch() -> Self") && trust.contains("Trust(())"));
+}
+
+/// Clocks that somebody can set are asked for nothing that a wait depends on.
+#[test]
+fn time_is_taken_from_a_clock_that_nobody_sets() {
+    let mut faults = Vec::new();
+    for Source { path, text } in sources() {
+        let is_product = ["crates/shorthaul/src", "crates/shorthaul-platform/src"]
+            .iter()
+            .any(|folder| path.starts_with(root().join(folder)));
+        let words = ["SystemTime", "CLOCK_REALTIME", "ClockId::Realtime", "gettimeofday"];
+        let set = words.iter().filter(|word| is_product && text.contains(**word));
+        faults.extend(set.map(|word| format!("{}: {word}", path.display())));
+    }
+    report(&faults);
+}
+
+/// No handler of the library's could stand before the host's, and no disposition is changed.
+#[test]
+fn no_signal_handler_is_installed() {
+    let mut faults = Vec::new();
+    for Source { path, text } in sources() {
+        if path.components().any(|part| part.as_os_str() == "src") {
+            let words = ["sigaction", "libc::signal(", "signal_hook", "SIG_IGN", "sigaltstack"];
+            let code = text.split("#[cfg(test)]").next().unwrap();
+            let set = words.iter().filter(|word| code.contains(**word));
+            faults.extend(set.map(|word| format!("{}: {word}", path.display())));
+        }
+    }
+    report(&faults);
+}
+
+/// What plays the hostile peer knows the protocol from its document, not from the library.
+#[test]
+fn hostile_peers_speak_for_themselves() {
+    let text = fs::read_to_string(root().join("crates/shorthaul/tests/it/hostile/raw.rs")).unwrap();
+    assert!(text.contains("docs/PROTOCOL.md"));
+    let uses = text.lines().filter(|line| line.starts_with("use "));
+    report(&uses.filter(|line| line.contains("shorthaul")).map(str::to_owned).collect::<Vec<_>>());
+    assert!(!text.contains("shorthaul::") && !text.contains("crate::"));
 }
