@@ -74,8 +74,8 @@ impl fmt::Debug for Reaper {
     }
 }
 
-/// Closes what strangers have opened, which can wait for the stranger: a socket that lingers, a file
-/// on a FUSE mount. A thread that is held up so has another take its place, so one stranger's
+/// Closes what strangers have opened, which can wait for the stranger: a socket that lingers, a
+/// file on a FUSE mount. A thread that is held up so has another take its place, so one stranger's
 /// descriptor delays nothing of others before there are [`UNDERTAKERS_MAX`] of that kind. Stopped
 /// when it is dropped itself.
 pub(crate) struct Undertaker {
@@ -128,9 +128,8 @@ impl Drop for Undertaker {
         state.is_over = true;
         self.yard.changed.notify_all();
         // Those that are stuck in a stranger's descriptor are left behind.
-        drop(
-            self.yard.changed.wait_timeout_while(state, REAPER_TIMEOUT, |state| state.threads > 0),
-        );
+        let is_busy = |state: &mut Burials| state.threads > 0;
+        drop(self.yard.changed.wait_timeout_while(state, REAPER_TIMEOUT, is_busy));
     }
 }
 

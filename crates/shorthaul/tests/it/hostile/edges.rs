@@ -4,10 +4,13 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use shorthaul::DirectClient;
 use shorthaul_platform::usage::process_cpu_time;
 
 use super::raw::{self, Place, Raw};
-use super::{Stage, isolated, pattern};
+use super::{Stage, isolated, pattern, rounds};
+use crate::child::Process;
+use crate::service::request;
 
 /// The slowest sender that keeps to the rules.
 #[test]
@@ -99,6 +102,31 @@ fn a_half_closed_client_that_waits_costs_no_time() {
         drop(raw);
         stage.ends_clean();
     });
+}
+
+/// Clients that are gone when their answers are written, and a server whose process has the signals
+/// of one that never heard of Rust: SIGPIPE would end it.
+#[test]
+fn clients_that_do_not_wait_for_their_answers_end_no_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let mut server = Process::start("relays", &path);
+    assert_eq!(server.hear(), "serving");
+    let bytes = 2 << 20;
+    for round in 0..rounds(100, 5000) as u64 {
+        let asked = request(bytes, 1);
+        let mut raw = Raw::open_with(&path, raw::SEALED);
+        let place = [Place::inline(bytes as u64), Place::sealed(bytes as u64)][round as usize % 2];
+        (0..4).for_each(|id| raw.send(&raw::call(id, place, b"copy", &asked)));
+        if round % 3 == 0 {
+            std::thread::sleep(Duration::from_micros(round * 41 % 900));
+        }
+    }
+    let mut client = DirectClient::connect(&path).unwrap();
+    let asked = request(bytes, 3);
+    let reply = client.call("copy").request(&asked).inline(bytes).send().unwrap();
+    assert_eq!(reply.len(), bytes);
+    server.kill();
 }
 
 /// What the library reads at a time.

@@ -156,6 +156,10 @@ fn with_server(hello: Vec<u8>, frame: Vec<u8>, client: impl FnOnce(UnixStream)) 
             let mut server = Raw::over(ours);
             server.next();
             server.send(&hello);
+            if raw::u32_at(&hello, 4) != 56 || raw::u64_at(&hello, 8) != 0 {
+                // What it announces doesn't come: the client needs not wait for it.
+                server.socket.shutdown(Shutdown::Write).ok();
+            }
             if server.next().is_some_and(|frame| frame.kind == raw::CALL) {
                 server.send(&frame);
             }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::net::sockopt;
-use shorthaul::{DirectClient, ServerOptions, peer_policy};
+use shorthaul::{Client, ClientOptions, DirectClient, ServerOptions, peer_policy};
 
 use super::raw::{self, Place, Raw};
 use super::{PATIENCE, Stage, eventually, isolated, pattern};
@@ -158,6 +158,38 @@ fn a_client_that_is_refused_holds_nobody_up() {
         drop(kept);
         stage.ends_clean();
     });
+}
+
+/// A server that sends what nobody reads, and a client that is done with it.
+#[test]
+fn a_client_that_leaves_is_not_held_up_by_its_server() {
+    for is_direct in [true, false] {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut server = Raw::over(ours);
+        let (socket, reader) = lingering();
+        server.send(&raw::hello());
+        // The end of the connection, and behind it what nobody looks at.
+        server.send(&raw::hello());
+        server.send(&[0xff; 32 << 10]);
+        server.send_with(b"x", &[socket.as_fd()]);
+        drop(socket);
+        let (left, has_left) = channel();
+        std::thread::spawn(move || {
+            let options = ClientOptions::default();
+            if is_direct {
+                let mut client = DirectClient::from_stream(theirs, &options).unwrap();
+                client.call("echo").send().unwrap_err();
+            } else {
+                let client = Client::from_stream(theirs, &options).unwrap();
+                client.call("echo").send().unwrap_err();
+            }
+            left.send(()).unwrap();
+        });
+        has_left.recv_timeout(PATIENCE).expect("it leaves");
+        // The last copy of the socket is gone from the client's threads alone.
+        while server.next().is_some() {}
+        drop((server, reader));
+    }
 }
 
 /// Longer than everything else takes together.
