@@ -1,6 +1,8 @@
 //! From a path or a stream to a connection whose hellos are exchanged.
 
 use std::io;
+use std::net::Shutdown;
+use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -11,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use shorthaul_platform::memory::Trust;
-use shorthaul_platform::socket::{self, Credentials};
+use shorthaul_platform::socket::{self, Credentials, Descriptors, Wait};
 
 use super::auto::{Auto, AutoPolicy};
 use super::reply::Common;
@@ -72,7 +74,7 @@ impl std::fmt::Debug for ClientOptions {
 /// A connection that is open, and its socket.
 #[derive(Debug)]
 pub(crate) struct Connected<T> {
-    pub(crate) socket: UnixStream,
+    pub(crate) socket: Socket,
     pub(crate) connection: ClientConnection<OwnedFd, T>,
     pub(super) common: Arc<Common>,
     pub(crate) server: Credentials,
@@ -130,6 +132,7 @@ pub(crate) fn open<T>(socket: UnixStream, options: &ClientOptions) -> Result<Con
         limits: options.limits,
         trust: options.trust,
     });
+    let socket = Socket { stream: socket, owner: std::process::id() };
     let mut connected = Connected { socket, connection, common, server };
     if let Err(error) = connected.shake_hands() {
         let_go_of_strangers(&mut connected.connection);
@@ -144,6 +147,46 @@ pub(super) fn let_go_of_strangers<T>(connection: &mut ClientConnection<OwnedFd, 
     let strangers = connection.take_descriptors();
     if !strangers.is_empty() {
         drop_elsewhere(strangers);
+    }
+}
+
+/// A client's socket. What the server has sent into it and nobody has read goes with it:
+/// descriptors among that are closed where that may take its time.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    stream: UnixStream,
+    owner: u32,
+}
+
+impl Deref for Socket {
+    type Target = UnixStream;
+
+    fn deref(&self) -> &UnixStream {
+        &self.stream
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // A forked child has the socket too, but what comes is its parent's.
+        if self.owner != std::process::id() {
+            return;
+        }
+        // From here on nothing more can come.
+        self.stream.shutdown(Shutdown::Read).ok();
+        let mut space = [0; UNREAD_BYTES];
+        // Ends with what was there, which a socket bounds.
+        while let Ok(received) = socket::receive(self.stream.as_fd(), &mut space, Wait::Never) {
+            let (Descriptors::Arrived(strangers)
+            | Descriptors::Lost(strangers)
+            | Descriptors::TooMany(strangers)) = received.descriptors;
+            if !strangers.is_empty() {
+                drop_elsewhere(strangers);
+            }
+            if received.bytes == 0 {
+                break;
+            }
+        }
     }
 }
 
@@ -218,4 +261,6 @@ pub(crate) fn broken(violation: Violation) -> Error {
     }
 }
 
+/// What is read at a time of what nobody will look at.
+const UNREAD_BYTES: usize = 4096;
 const BACKLOG_REST: Duration = Duration::from_millis(2);

@@ -31,7 +31,7 @@ use crate::threads::{deadline_after, drop_elsewhere};
 /// back to the system) and notices are taken in **only inside calls and [`DirectClient::poll`]**.
 #[derive(Debug)]
 pub struct DirectClient {
-    socket: UnixStream,
+    socket: connect::Socket,
     connection: ClientConnection<OwnedFd, Token>,
     common: Arc<Common>,
     released: Arc<Released>,
