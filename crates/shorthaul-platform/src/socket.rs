@@ -227,10 +227,13 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
 }
 
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX));
-/// With SO_PASSCRED (a service manager may have set it on the listener) the kernel puts credentials
-/// before the descriptors, which must not be cut off for them.
+/// Room for as many as the kernel lets through: those that find none it closes itself, on the
+/// thread that receives, and closing what a stranger has opened can wait for the stranger. With
+/// SO_PASSCRED (a service manager may have set it on the listener) it puts credentials before them.
 const RECEIVED_CONTROL_BYTES: usize =
-    rustix::cmsg_space!(ScmCredentials(1), ScmRights(DESCRIPTORS_MAX));
+    rustix::cmsg_space!(ScmCredentials(1), ScmRights(KERNEL_DESCRIPTORS_MAX));
+/// The kernel's `SCM_MAX_FD`.
+const KERNEL_DESCRIPTORS_MAX: usize = 253;
 const OVERFLOW_UID_DEFAULT: u32 = 65_534;
 const LISTEN_FDS_START: i32 = 3;
 const LISTEN_FDS_MAX: u32 = 64;

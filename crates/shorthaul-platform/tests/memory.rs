@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -125,6 +125,52 @@ fn other_files(folder: &Path) -> Vec<Subject> {
     subjects
 }
 
+/// Descriptors that only a system call by number gives. What this kernel doesn't give is left out.
+fn rare_files() -> Vec<Subject> {
+    use Verdict::NotShmem;
+    let mut found = Vec::new();
+    let mut add = |name, number: libc::c_long, is_writable: bool| {
+        match u32::try_from(number) {
+            // SAFETY: just made by the kernel for us, and nobody else knows its number.
+            Ok(number) => {
+                let descriptor = unsafe { OwnedFd::from_raw_fd(number as i32) };
+                let as_peer = if is_writable { NotShmem } else { Verdict::AccessMode };
+                found.push(subject(name, descriptor, as_peer, NotShmem));
+            }
+            Err(_) => eprintln!("no {name} here: {}", std::io::Error::last_os_error()),
+        }
+    };
+    let no_signals = 0_u64;
+    let mut ring = [0_u64; 15];
+    let cloexec = libc::O_CLOEXEC;
+    // SAFETY: reads eight bytes, which are there.
+    let signal =
+        unsafe { libc::syscall(libc::SYS_signalfd4, -1, &raw const no_signals, 8, cloexec) };
+    add("signals", signal, true);
+    // SAFETY: touches no memory of ours.
+    let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, cloexec) };
+    add("page faults", faults, false);
+    // SAFETY: reads and writes the 120 bytes of io_uring_params, which are there.
+    let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, ring.as_mut_ptr()) };
+    add("ring", ring, true);
+    // SAFETY: touches no memory of ours.
+    let secret = unsafe { libc::syscall(libc::SYS_memfd_secret, cloexec) };
+    add("secret memory", secret, true);
+    // SAFETY: touches no memory of ours.
+    let notify = unsafe { libc::syscall(libc::SYS_fanotify_init, 1, libc::O_RDWR) };
+    add("fanotify", notify, true);
+    // SAFETY: touches no memory of ours.
+    let timer = unsafe { libc::syscall(libc::SYS_timerfd_create, libc::CLOCK_MONOTONIC, cloexec) };
+    add("timer", timer, true);
+    // SAFETY: touches no memory of ours.
+    let inotify = unsafe { libc::syscall(libc::SYS_inotify_init1, cloexec) };
+    add("inotify", inotify, false);
+    // SAFETY: touches no memory of ours.
+    let process = unsafe { libc::syscall(libc::SYS_pidfd_open, std::process::id(), 0) };
+    add("process", process, true);
+    found
+}
+
 fn memory_files() -> Vec<Subject> {
     use Verdict::{AccessMode, Kernel, NotShmem, NotWritable, SealsMissing, Taken};
     let unsealable = rustix::fs::memfd_create("peer", MemfdFlags::CLOEXEC).unwrap();
@@ -162,7 +208,7 @@ fn memory_files() -> Vec<Subject> {
 #[test]
 fn every_kind_of_descriptor_is_looked_at_before_use() {
     let folder = tempfile::tempdir().unwrap();
-    let subjects = other_files(folder.path()).into_iter().chain(memory_files());
+    let subjects = other_files(folder.path()).into_iter().chain(rare_files()).chain(memory_files());
     for subject in subjects {
         let Subject { name, descriptor, .. } = subject;
         let copy = descriptor.try_clone().unwrap();

@@ -3,20 +3,26 @@
 //! one user never wait behind another's.
 
 use std::any::Any;
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rustc_hash::FxBuildHasher;
+use rustc_hash::FxHashMap;
 
 use crate::limits::UNDERTAKERS_MAX;
+use crate::origin::Origin;
 
 /// Drops `remains`, which user `uid` has opened, elsewhere. What waits is bounded by what it is made
 /// of: descriptors, of which this process can have only so many.
 pub(crate) fn bury(uid: u32, remains: impl Send + 'static) {
-    static UNDERTAKER: Undertaker = Undertaker::new(UNDERTAKERS_MAX);
-    UNDERTAKER.bury(uid, Box::new(remains));
+    static UNDERTAKER: OnceLock<(Origin, Undertaker)> = OnceLock::new();
+    let new = || (Origin::here(), Undertaker::new(UNDERTAKERS_MAX));
+    let (origin, undertaker) = UNDERTAKER.get_or_init(new);
+    // A forked child has none of its threads, and only copies of what is to be closed.
+    if origin.is_here() {
+        undertaker.bury(uid, Box::new(remains));
+    }
 }
 
 type Remains = Box<dyn Any + Send>;
@@ -29,25 +35,19 @@ struct Undertaker {
     arrived: Condvar,
 }
 
+#[derive(Default)]
 struct State {
     /// Of each user that has remains, or whose last ones are being dropped.
-    lines: HashMap<u32, VecDeque<Remains>, FxBuildHasher>,
+    lines: FxHashMap<u32, VecDeque<Remains>>,
     /// Users whose line no thread is at.
     turn: VecDeque<u32>,
     threads: usize,
     idle_threads: usize,
 }
 
-impl State {
-    const fn new() -> Self {
-        let lines = HashMap::with_hasher(FxBuildHasher);
-        Self { lines, turn: VecDeque::new(), threads: 0, idle_threads: 0 }
-    }
-}
-
 impl Undertaker {
-    const fn new(threads_max: usize) -> Self {
-        Self { threads_max, state: Mutex::new(State::new()), arrived: Condvar::new() }
+    fn new(threads_max: usize) -> Self {
+        Self { threads_max, state: Mutex::default(), arrived: Condvar::new() }
     }
 
     fn bury(&'static self, uid: u32, remains: Remains) {
@@ -74,7 +74,7 @@ impl Undertaker {
             state.threads -= 1;
             // Without a single thread there is nowhere else to do it.
             if state.threads == 0 {
-                let unserved = std::mem::replace(&mut *state, State::new());
+                let unserved = std::mem::take(&mut *state);
                 drop(state);
                 drop(unserved.lines);
             }

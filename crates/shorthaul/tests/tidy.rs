@@ -21,8 +21,8 @@ const LAYERS: [&str; 22] = [
     "stream",
     "inbox",
     "threads",
-    "undertaker",
     "origin",
+    "undertaker",
     "relay",
     "server",
     "client",
@@ -194,7 +194,8 @@ fn no_page_size_is_assumed() {
         if path.starts_with(&memory) {
             let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
             let code = code.take_while(|line| !line.contains("#[cfg(test)]"));
-            let assumed = code.filter(|line| line.contains("4096") || line.contains("4_096"));
+            let words = ["4096", "4_096", "0x1000", "0xfff", "1 << 12", "4 << 10", ">> 12"];
+            let assumed = code.filter(|line| words.iter().any(|word| line.contains(word)));
             faults.extend(assumed.map(|line| format!("{}: {line}", path.display())));
         }
     }
@@ -214,4 +215,83 @@ fn nothing_is_used_that_others_set_for_the_whole_process() {
         }
     }
     report(&faults);
+}
+
+/// Which functions of the floor give slices of mapped memory, and by what right.
+const SLICES: [(&str, &str); 6] = [
+    // Memory of this process alone, until it is sealed.
+    ("draft.rs", "pub fn as_mut_slice(&mut self) -> io::Result<&mut [u8]>"),
+    // Memory that nobody can write any more.
+    ("sealed.rs", "fn deref(&self) -> &[u8]"),
+    // By the word of who made the token, which takes unsafe code.
+    ("mapping.rs", "pub fn trusted(&self, range: Range<usize>, _trust: Trust) -> &[u8]"),
+    ("mapping.rs", "pub fn trusted_mut(&self, range: Range<usize>, _trust: Trust) -> &mut [u8]"),
+    // Memory of this process alone.
+    ("private.rs", "fn deref(&self) -> &[u8]"),
+    ("private.rs", "fn deref_mut(&mut self) -> &mut [u8]"),
+];
+
+/// Nobody gets a reference into memory that somebody else can write: what is checked there could be
+/// something else when it is used.
+#[test]
+fn no_slice_of_memory_that_others_write_is_given_out() {
+    let memory = root().join("crates/shorthaul-platform/src/memory");
+    let mut faults = Vec::new();
+    let mut found = 0;
+    for Source { path, text } in sources().into_iter().filter(|s| s.path.starts_with(&memory)) {
+        let file = path.file_name().unwrap().to_str().unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        let one_line = code.split_whitespace().collect::<Vec<_>>().join(" ");
+        for (at, _) in one_line.match_indices("fn ") {
+            let signature = one_line[at..].split(['{', ';']).next().unwrap().trim_end();
+            let Some((_, result)) = signature.split_once("->") else { continue };
+            let is_public = one_line[..at].ends_with("pub ");
+            let is_slice = result.contains("&[u8]") || result.contains("&mut [u8]");
+            if !is_slice && !(is_public && result.contains('*')) {
+                continue;
+            }
+            found += 1;
+            let is_it = |(known, text): &(&str, &str)| file == *known && text.ends_with(signature);
+            if !SLICES.iter().any(is_it) {
+                faults.push(format!("{}: {signature}", path.display()));
+            }
+        }
+    }
+    assert_eq!(found, SLICES.len(), "the functions were not found");
+    report(&faults);
+    let trust = fs::read_to_string(memory.join("trust.rs")).unwrap();
+    assert!(trust.contains("pub unsafe fn vouch() -> Self") && trust.contains("Trust(())"));
+}
+
+/// No handler of the library's could stand before the host's, and no disposition is changed: that
+/// is for programs, which the command is.
+#[test]
+fn no_signal_handler_is_installed() {
+    let mut faults = Vec::new();
+    let for_programs = "libc::signal(libc::SIGXFSZ, libc::SIG_IGN)";
+    for Source { path, text } in sources() {
+        let is_source = path.components().any(|part| part.as_os_str() == "src");
+        let is_program = path.ends_with("shorthaul-cli/src/main.rs");
+        if is_source && !is_program {
+            let words = ["sigaction", "signal(lib", "signal_hook", "SIG_IGN", "sigaltstack"];
+            let code = text.split("#[cfg(test)]").next().unwrap().replacen(for_programs, "", 1);
+            let set = words.iter().filter(|word| code.contains(**word));
+            faults.extend(set.map(|word| format!("{}: {word}", path.display())));
+            let calls = code.matches("ignore_file_size_signal(").count();
+            if calls > usize::from(path.ends_with("src/signals.rs")) {
+                faults.push(format!("{} ignores a signal of its host's", path.display()));
+            }
+        }
+    }
+    report(&faults);
+}
+
+/// What plays the hostile peer knows the protocol from its document, not from the library.
+#[test]
+fn hostile_peers_speak_for_themselves() {
+    let text = fs::read_to_string(root().join("crates/shorthaul/tests/it/hostile/raw.rs")).unwrap();
+    assert!(text.contains("docs/PROTOCOL.md"));
+    let uses = text.lines().filter(|line| line.starts_with("use "));
+    report(&uses.filter(|line| line.contains("shorthaul")).map(str::to_owned).collect::<Vec<_>>());
+    assert!(!text.contains("shorthaul::") && !text.contains("crate::"));
 }

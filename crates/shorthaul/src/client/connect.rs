@@ -1,6 +1,7 @@
 //! From a path or a stream to a connection whose hellos are exchanged.
 
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -72,7 +73,7 @@ impl std::fmt::Debug for ClientOptions {
 /// A connection that is open, and its socket.
 #[derive(Debug)]
 pub(crate) struct Connected<T> {
-    pub(crate) socket: UnixStream,
+    pub(crate) socket: Socket,
     pub(crate) connection: ClientConnection<OwnedFd, T>,
     pub(super) common: Arc<Common>,
     pub(crate) server: Credentials,
@@ -131,6 +132,7 @@ pub(crate) fn open<T>(socket: UnixStream, options: &ClientOptions) -> Result<Con
         trust: options.trust,
         server_uid: server.uid,
     });
+    let socket = Socket { stream: Some(socket), server_uid: server.uid };
     let mut connected = Connected { socket, connection, common, server };
     if let Err(error) = connected.shake_hands() {
         let_go_of_strangers(&mut connected.connection, server.uid);
@@ -148,6 +150,29 @@ pub(super) fn let_go_of_strangers<T>(
     let strangers = connection.take_descriptors();
     if !strangers.is_empty() {
         undertaker::bury(server_uid, strangers);
+    }
+}
+
+/// A client's socket. What the server has sent into it and nobody has read goes with it, and
+/// closing that can wait for the server.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    /// There until dropped.
+    stream: Option<UnixStream>,
+    server_uid: u32,
+}
+
+impl Deref for Socket {
+    type Target = UnixStream;
+
+    fn deref(&self) -> &UnixStream {
+        self.stream.as_ref().expect("there until dropped")
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        undertaker::bury(self.server_uid, self.stream.take());
     }
 }
 

@@ -33,7 +33,7 @@ use crate::undertaker;
 /// back to the system) and notices are taken in **only inside calls and [`DirectClient::poll`]**.
 #[derive(Debug)]
 pub struct DirectClient {
-    socket: UnixStream,
+    socket: connect::Socket,
     connection: ClientConnection<OwnedFd, Token>,
     common: Arc<Common>,
     released: Arc<Released>,

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -14,7 +13,7 @@ use mio::{Events, Interest, Poll, Token as PollToken};
 use smallvec::SmallVec;
 
 use super::Shared;
-use super::connect::{ClientOptions, Connected, broken, let_go_of_strangers, lost};
+use super::connect::{ClientOptions, Connected, Socket, broken, let_go_of_strangers, lost};
 use super::notices::NoticeBoard;
 use super::prepare::{Prepared, wire_ns};
 use super::reply::{CallError, Held, outcome};
@@ -92,7 +91,7 @@ pub(super) struct Token {
 /// The reactor: one connection, one poll.
 pub(super) struct Reactor {
     poll: Poll,
-    socket: UnixStream,
+    socket: Socket,
     connection: ClientConnection<OwnedFd, Token>,
     shared: Arc<Shared>,
     registrations: Vec<(u64, Registration)>,

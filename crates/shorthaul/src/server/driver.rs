@@ -175,6 +175,11 @@ impl Driver {
         Ok(payload_bytes)
     }
 
+    /// What is left of it at its end.
+    pub(super) fn into_remains(self) -> (UnixStream, Connection, Membership) {
+        (self.socket, self.connection, self.membership)
+    }
+
     /// Whether everything that it was here for is done.
     pub(super) fn is_done(&self) -> bool {
         self.is_idle() && (self.is_half_closed || self.has_said_goodbye)

@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -315,6 +316,7 @@ impl Reactor {
         let driver = Driver::new(socket, connection, peer, membership);
         if self.stop_by.is_some() || driver.register(self.poll.registry()).is_err() {
             self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+            undertaker::bury(driver.uid(), driver.into_remains());
             return;
         }
         self.drivers.insert(key, driver);
@@ -407,11 +409,12 @@ impl Reactor {
         let waiting = self.shared.forget(key);
         let mappings: Vec<_> =
             driver.connection.regions().filter_map(|region| self.mappings.forget(region)).collect();
+        // The socket too: descriptors that nobody has read are still in it.
         let strangers = driver.connection.take_descriptors();
-        if !strangers.is_empty() {
-            undertaker::bury(driver.uid(), strangers);
-        }
-        self.shared.reaper.bury((waiting, mappings, driver));
+        let uid = driver.uid();
+        let (socket, connection, membership) = driver.into_remains();
+        self.shared.reaper.bury((waiting, mappings, connection));
+        undertaker::bury(uid, (socket, strangers, membership));
     }
 
     fn stop(&mut self, by: Instant) {
@@ -494,20 +497,26 @@ impl Acceptor {
 
 /// Lets a connection in, or tells it why not.
 pub(super) fn admit(socket: UnixStream, shared: &Arc<Shared>, inbox: &Arc<Inbox<Command>>) {
+    let credentials = socket::peer_credentials(socket.as_fd());
+    let uid = credentials.as_ref().map_or(u32::MAX, |credentials| credentials.uid);
     let admitted = socket::prepare(socket.as_fd())
-        .and_then(|()| socket::peer_credentials(socket.as_fd()))
+        .and(credentials)
         .map_err(|error| Status::new(Code::Unauthenticated, error.to_string()))
         .and_then(|credentials| welcome(credentials, shared, inbox));
     match admitted {
         Ok((peer, membership)) => {
-            if inbox.push(Command::Adopt(socket, peer, membership)).is_err() {
+            if let Err(refused) = inbox.push(Command::Adopt(socket, peer, membership)) {
                 shared.connections.fetch_sub(1, Ordering::Relaxed);
+                undertaker::bury(uid, refused);
             }
         }
         Err(status) => {
             shared.stats.connections_refused.add(1);
             let goodbye = Frame::Goodbye { code: status.code, message: &status.message }.encode(0);
             socket::send(socket.as_fd(), &[io::IoSlice::new(&goodbye)], &[], Wait::Never).ok();
+            // It is told that this is all; closing it can wait for what it has sent.
+            socket.shutdown(Shutdown::Both).ok();
+            undertaker::bury(uid, socket);
         }
     }
 }

@@ -8,7 +8,9 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-use super::{descriptors, environment, hand_over, processes, relay, server_death, socket_file};
+use super::{
+    descriptors, environment, hand_over, hostile, processes, relay, server_death, socket_file,
+};
 
 /// A child, which ends with this object or with this process.
 pub(super) struct Process {
@@ -111,6 +113,8 @@ fn role() {
         "activated" => hand_over::serve_as_activated(),
         "inherited" => hand_over::serve_inherited(),
         "relaying" => relay::signals::relay_to_nobody(),
+        "silent files" => hostile::fuse::offer_silent_files(path),
+        "host" => hostile::neighbours::host_a_server(path),
         "calling parent" => hand_over::call_parent(),
         "environment server" => environment::serve(path),
         "environment client" => environment::call(path),

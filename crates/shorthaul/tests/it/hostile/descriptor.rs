@@ -10,7 +10,7 @@ use std::path::Path;
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 
 use super::raw::{self, Place, Raw, Upload};
-use super::{Stage, eventually, isolated, pattern};
+use super::{Stage, eventually, isolated, pattern, rounds};
 
 /// A descriptor, how large it is said to be, and what the server must say of it.
 pub(crate) struct Subject {
@@ -126,7 +126,7 @@ fn unreliable_memory_files() -> Vec<Subject> {
     subjects
 }
 
-fn check_refused(stage: &mut Stage, subjects: Vec<Subject>) {
+pub(crate) fn check_refused(stage: &mut Stage, subjects: Vec<Subject>) {
     for subject in subjects {
         let Subject { name, descriptor, bytes, said } = subject;
         let before = rustix::fs::fstat(&descriptor).unwrap();
@@ -313,7 +313,7 @@ fn more_descriptors_than_a_frame_may_carry_end_the_connection() {
         || {
             let mut stage = Stage::new();
             let file = sealed(4096);
-            for round in 0..1000 {
+            for round in 0..rounds(1000, 10_000) {
                 let count = [10, 2, 5, 16][round % 4];
                 let said = match count {
                     2 => "the 1 descriptors that a frame announces",
@@ -375,7 +375,7 @@ fn the_descriptor_of_a_failed_call_is_closed() {
         let mut stage = Stage::new();
         let file = sealed(4096);
         let mut raw = Raw::open(&stage.path);
-        for id in 0..200 {
+        for id in 0..rounds(200, 10_000) as u64 {
             let place = Place::one_shot(4096);
             raw.send_with(&raw::call(id, place, b"no such method", b""), &[file.as_fd()]);
             assert_eq!(raw.reply().code, raw::UNIMPLEMENTED);

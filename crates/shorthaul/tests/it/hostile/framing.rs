@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::raw::{self, Place, Raw, Upload};
-use super::{Stage, isolated};
+use super::{Stage, isolated, rounds};
 
 /// What is sent behind the hellos, and what the server must say.
 struct Violation {
@@ -170,7 +170,7 @@ fn a_descriptor_on_a_violation_is_closed() {
     isolated("hostile::framing::a_descriptor_on_a_violation_is_closed", || {
         let mut stage = Stage::new();
         let file = tempfile::tempfile_in(stage.folder.path()).unwrap();
-        for _ in 0..25 {
+        for _ in 0..rounds(20, 10_000) {
             for violation in bad_hellos() {
                 let mut raw = Raw::connect(&stage.path);
                 provoke(&mut raw, &violation, &[file.as_fd()]);

@@ -3,9 +3,20 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod allowances;
+mod cancels;
+mod churn;
+mod crowds;
+mod cycles;
 mod descriptor;
+mod edges;
+mod extremes;
 mod framing;
+pub(super) mod fuse;
 mod given;
+mod kinds;
+mod lingering;
+mod narrow;
+pub(super) mod neighbours;
 mod peers;
 mod raw;
 mod sealed_answers;
@@ -122,6 +133,11 @@ fn serve(
             waited.expect("the gate is opened");
             call.reply(b"opened")
         }
+        // A payload, and a long response beside it.
+        "fill and tell" => {
+            call.payload(20_000)?.copy_from(&pattern(20_000, 7))?;
+            call.reply(&pattern(60_000, 8))
+        }
         // Looks at its payload only when it is let through.
         "gate echo" => {
             arrive.send(()).ok();
@@ -211,6 +227,11 @@ fn with_descriptors(count: u64, run: impl FnOnce()) {
     setrlimit(Resource::Nofile, Rlimit { current: Some(next + count), ..limits }).unwrap();
     run();
     setrlimit(Resource::Nofile, limits).unwrap();
+}
+
+/// How often a test does something: as often as it should with long tests, else less.
+fn rounds(short: usize, long: usize) -> usize {
+    if cfg!(feature = "long-tests") { long } else { short }
 }
 
 /// Waits for something that other threads will have done soon.

@@ -74,3 +74,35 @@ fn a_byte_out_of_band_is_not_the_end() {
         }
     }
 }
+
+/// Descriptors that somebody has sent into a stream are no bytes of it: they go, and none of what
+/// is around them.
+#[test]
+fn descriptors_in_a_stream_are_closed_and_nothing_else() {
+    for method in [Method::Auto, Method::Splice, Method::ReadWrite] {
+        let (source, sender) = UnixStream::pair().unwrap();
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        for piece in [&b"before "[..], b"with ", b"behind"] {
+            let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+            let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+            let descriptors = [writer.as_fd(), sender.as_fd()];
+            if piece == b"with " {
+                let rights = rustix::net::SendAncillaryMessage::ScmRights(&descriptors);
+                assert!(control.push(rights));
+            }
+            let parts = [std::io::IoSlice::new(piece)];
+            rustix::net::sendmsg(&sender, &parts, &mut control, SendFlags::empty()).unwrap();
+        }
+        drop((sender, writer));
+        // The sender's own end is in flight too: without it the stream would end.
+        let sink = tempfile::tempfile().unwrap();
+        let relayed = relay(method, 64 << 10).run(&source, 0..18, &sink).unwrap();
+        assert_eq!(relayed.bytes, 18, "{method}");
+        let mut found = [0; 18];
+        std::os::unix::fs::FileExt::read_exact_at(&sink, &mut found, 0).unwrap();
+        assert_eq!(&found, b"before with behind", "{method}");
+        let end = std::io::Read::read(&mut reader, &mut [0]).unwrap();
+        assert_eq!(end, 0, "{method}: nobody has the pipe any more");
+        assert_eq!(rustix::io::read(&source, &mut [0; 1]).unwrap(), 0, "{method}: nor the sender");
+    }
+}
