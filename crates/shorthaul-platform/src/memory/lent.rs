@@ -40,23 +40,42 @@ impl LentFile {
     /// Whether this system tells who holds a file: not so without /proc, or where leases are
     /// switched off (`fs.leases-enable`).
     pub fn is_possible() -> bool {
-        let lent = Draft::create("shorthaul-probe", 0).and_then(|draft| draft.seal(0));
-        lent.and_then(Self::lend).is_ok_and(|(gift, lent)| {
-            let is_noticed = lent.is_held();
-            drop(gift);
-            is_noticed && !lent.is_held()
-        })
+        Self::try_out().is_ok()
+    }
+
+    /// As [`LentFile::is_possible`], with what the system says if it doesn't tell.
+    ///
+    /// # Errors
+    /// Those of memfd_create(2), open(2) and fcntl(2) `F_SETLEASE`; `Other` if a lease was granted
+    /// while the file was held.
+    pub fn try_out() -> io::Result<()> {
+        let file = Draft::create("shorthaul-probe", 0)?.seal(0)?;
+        let (gift, lent) = Self::lend(file)?;
+        if lent.ask_if_held().is_ok_and(|is_held| !is_held) {
+            return Err(io::Error::other("a lease was granted on a file that somebody has open"));
+        }
+        drop(gift);
+        match lent.ask_if_held()? {
+            false => Ok(()),
+            true => Err(rustix::io::Errno::AGAIN.into()),
+        }
     }
 
     /// Whether somebody else has it open (but by `O_PATH`) or mapped; also when the kernel can't
     /// tell.
     pub fn is_held(&self) -> bool {
-        if set_lease(&self.watch, libc::F_WRLCK).is_err() {
-            return true;
+        self.ask_if_held().unwrap_or(true)
+    }
+
+    fn ask_if_held(&self) -> io::Result<bool> {
+        match set_lease(&self.watch, libc::F_WRLCK) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+            Err(error) => return Err(error),
         }
         // Fails only if there is no lease.
         set_lease(&self.watch, libc::F_UNLCK).ok();
-        false
+        Ok(false)
     }
 }
 
