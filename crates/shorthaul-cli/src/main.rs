@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod doctor;
 mod topology;
 
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ struct Args {
 #[allow(clippy::large_enum_variant, reason = "there is one")]
 enum Command {
     Bench(bench::BenchArgs),
+    Doctor(doctor::DoctorArgs),
     Topology(topology::TopologyArgs),
     #[command(hide = true)]
     BenchServer(bench::ServerArgs),
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
     shorthaul_platform::signals::ignore_file_size_signal();
     let done = match Args::parse().command {
         Command::Bench(args) => bench::run(args),
+        Command::Doctor(args) => return ended(doctor::run(&args)),
         Command::Topology(args) => topology::run(args),
         Command::BenchServer(args) => bench::serve(&args),
         Command::BenchPong(args) => bench::pong(&args),
@@ -44,12 +47,13 @@ fn main() -> ExitCode {
         Command::BenchRelayClient(args) => bench::serve_relay_client(&args),
         Command::BenchRelayReceiver(args) => bench::serve_relay_receiver(&args),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // No Debug: with RUST_BACKTRACE set it would bury the message under a stack.
-            eprintln!("shorthaul: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    ended(done.map(|()| ExitCode::SUCCESS))
+}
+
+fn ended(done: anyhow::Result<ExitCode>) -> ExitCode {
+    done.unwrap_or_else(|error| {
+        // No Debug: with RUST_BACKTRACE set it would bury the message under a stack.
+        eprintln!("shorthaul: {error:#}");
+        ExitCode::FAILURE
+    })
 }

@@ -29,4 +29,5 @@ pub mod socket;
 pub mod store;
 pub mod topology;
 pub mod transfer;
+pub mod uring;
 pub mod usage;

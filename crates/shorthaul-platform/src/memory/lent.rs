@@ -40,7 +40,8 @@ impl LentFile {
     /// Whether this system tells who holds a file.
     ///
     /// # Errors
-    /// Why not: no memory files, no /proc, or leases that are switched off (`fs.leases-enable`).
+    /// Why not: no memory files, no /proc, or leases that are refused or switched off
+    /// (`fs.leases-enable`).
     pub fn ensure_possible() -> io::Result<()> {
         let because =
             |what: &str, error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"));
@@ -48,23 +49,34 @@ impl LentFile {
         let file = file.map_err(|error| because("memory files are refused", error))?;
         let (gift, lent) =
             Self::lend(file).map_err(|error| because("/proc/self/fd can't be opened", error))?;
-        let is_noticed = lent.is_held();
-        drop(gift);
-        if is_noticed && !lent.is_held() {
-            return Ok(());
+        if lent.ask_if_held().is_ok_and(|is_held| !is_held) {
+            return Err(io::Error::other("a lease was granted on a file that somebody has open"));
         }
-        Err(io::Error::other("leases are refused, or switched off by fs.leases-enable"))
+        drop(gift);
+        let is_held = lent.ask_if_held().and_then(|is_held| match is_held {
+            false => Ok(()),
+            true => Err(rustix::io::Errno::AGAIN.into()),
+        });
+        is_held.map_err(|error| {
+            because("leases are refused, or switched off by fs.leases-enable", error)
+        })
     }
 
     /// Whether somebody else has it open (but by `O_PATH`) or mapped; also when the kernel can't
     /// tell.
     pub fn is_held(&self) -> bool {
-        if set_lease(&self.watch, libc::F_WRLCK).is_err() {
-            return true;
+        self.ask_if_held().unwrap_or(true)
+    }
+
+    fn ask_if_held(&self) -> io::Result<bool> {
+        match set_lease(&self.watch, libc::F_WRLCK) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+            Err(error) => return Err(error),
         }
         // Fails only if there is no lease.
         set_lease(&self.watch, libc::F_UNLCK).ok();
-        false
+        Ok(false)
     }
 }
 

@@ -17,6 +17,7 @@
 mod atomics;
 mod draft;
 mod generation;
+mod huge;
 mod lent;
 mod mapping;
 mod memfd;
@@ -29,6 +30,9 @@ mod view;
 pub use atomics::SharedWord;
 pub use draft::{Draft, SealedFile};
 pub use generation::generation;
+pub use huge::{
+    huge_page_bytes, hugetlb_page_bytes, shmem_bytes_after_collapse, shmem_bytes_at_first_touch,
+};
 pub use lent::LentFile;
 pub use mapping::SharedMapping;
 pub use memfd::{Memfd, PeerMemfd, Refusal, Refused};

@@ -1,6 +1,7 @@
 //! One mapped address range, given back on drop. Private to `memory`: raw pointers end here.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
@@ -62,6 +63,28 @@ impl RawMapping {
         Self::owning(start.cast(), bytes)
     }
 
+    /// Maps the first `bytes` of `file`, shared and writable, at a multiple of `alignment` inside a
+    /// reserved range, and says how far inside.
+    pub(super) fn of_file_aligned(
+        file: BorrowedFd<'_>,
+        bytes: usize,
+        alignment: usize,
+    ) -> io::Result<(Self, usize)> {
+        let (room, flags) = (bytes + alignment, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: the kernel chooses a free range (no MAP_FIXED), so no memory of ours is replaced.
+        let start =
+            unsafe { mm::mmap_anonymous(ptr::null_mut(), room, ProtFlags::empty(), flags) }?;
+        let reserved = Self::owning(start.cast(), room)?;
+        let at = reserved.start().addr().next_multiple_of(alignment) - reserved.start().addr();
+        let place = reserved.start().wrapping_add(at).cast();
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: what is replaced lies inside the range that was reserved just now (`at` is at
+        // most `alignment`), to which there is no reference.
+        unsafe { mm::mmap(place, bytes, protection, flags, file, 0) }?;
+        Ok((reserved, at))
+    }
+
     fn owning(start: *mut u8, bytes: usize) -> io::Result<Self> {
         let start = NonNull::new(start).ok_or_else(|| io::Error::other("mapped at address 0"))?;
         Ok(Self { start, bytes, owner: None })
@@ -101,6 +124,25 @@ impl RawMapping {
             // A hint that is refused (EINVAL on an older kernel, ENOMEM under a limit) costs speed.
             hint.is_ok()
         }
+    }
+
+    /// Makes sure that a part, in whole pages, has pages that can be written: a lack of memory is
+    /// an error here, where a store would be a signal. (Linux 5.14; `EINVAL` before.)
+    pub(super) fn populate_part(&self, part: Range<usize>) -> io::Result<()> {
+        self.advise_part(part, libc::MADV_POPULATE_WRITE)
+    }
+
+    /// Puts a part into a huge page, now. (Linux 6.1; `EINVAL` before.)
+    pub(super) fn collapse_part(&self, part: Range<usize>) -> io::Result<()> {
+        self.advise_part(part, libc::MADV_COLLAPSE)
+    }
+
+    fn advise_part(&self, part: Range<usize>, advice: libc::c_int) -> io::Result<()> {
+        assert!(part.start <= part.end && part.end <= self.bytes, "inside the mapping");
+        let start = self.start.as_ptr().wrapping_add(part.start);
+        // SAFETY: the part is ours and mapped, and neither of the two advices changes contents.
+        let done = unsafe { libc::madvise(start.cast(), part.len(), advice) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 

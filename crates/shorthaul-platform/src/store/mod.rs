@@ -66,6 +66,29 @@ impl Streaming {
     }
 }
 
+/// Which instructions the kernels take on this CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instructions {
+    /// String instructions for more than a few kilobytes; loops elsewhere.
+    pub strings: bool,
+    /// Loads of 32 bytes for sums.
+    pub wide_sums: bool,
+    /// Stores past the caches, where they are asked for.
+    pub streaming: bool,
+}
+
+impl Instructions {
+    /// Those of this CPU.
+    #[must_use]
+    pub fn detect() -> Self {
+        Self {
+            strings: native::has_fast_strings(),
+            wide_sums: native::has_wide_loads(),
+            streaming: Streaming::detect().is_some(),
+        }
+    }
+}
+
 /// Stores `value` to each of `bytes` bytes of shared memory at `dst`.
 ///
 /// # Safety

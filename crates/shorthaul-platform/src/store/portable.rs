@@ -21,6 +21,17 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 #[cfg(any(not(target_arch = "x86_64"), miri))]
 use super::Streaming;
 
+/// No instruction is chosen here.
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+pub(super) fn has_fast_strings() -> bool {
+    false
+}
+
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+pub(super) fn has_wide_loads() -> bool {
+    false
+}
+
 /// # Safety
 ///
 /// Those of [`super::fill`].

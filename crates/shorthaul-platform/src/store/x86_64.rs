@@ -24,6 +24,18 @@ use super::{Streaming, portable};
 use loops::BLOCK_BYTES;
 use sums::WIDE_BLOCK_BYTES;
 
+/// Whether `rep` moves long ranges fast.
+#[inline]
+pub(super) fn has_fast_strings() -> bool {
+    is_x86_feature_detected!("ermsb")
+}
+
+/// Whether there is AVX2.
+#[inline]
+pub(super) fn has_wide_loads() -> bool {
+    is_x86_feature_detected!("avx2")
+}
+
 /// # Safety
 ///
 /// Those of [`super::fill`].
@@ -61,7 +73,7 @@ pub(super) unsafe fn copy_out(dst: *mut u8, src: *const u8, bytes: usize) {
 ///
 /// Those of [`super::sum`].
 pub(super) unsafe fn sum(src: *const u8, bytes: usize) -> u64 {
-    let (bulk_bytes, bulk_sum) = if is_x86_feature_detected!("avx2") {
+    let (bulk_bytes, bulk_sum) = if has_wide_loads() {
         let bulk_bytes = bytes / WIDE_BLOCK_BYTES * WIDE_BLOCK_BYTES;
         // SAFETY: the CPU has AVX2; whole blocks of a range for which the caller vouches.
         (bulk_bytes, unsafe { sums::sum_blocks_avx2(src, bulk_bytes) })
@@ -116,7 +128,7 @@ pub(super) unsafe fn copy_in_streaming(dst: *mut u8, src: *const u8, bytes: usiz
 ///
 /// Those of [`super::fill`].
 unsafe fn fill_bulk(dst: *mut u8, bytes: usize, value: u8) -> usize {
-    if bytes >= STRING_BYTES_MIN && is_x86_feature_detected!("ermsb") {
+    if bytes >= STRING_BYTES_MIN && has_fast_strings() {
         // SAFETY: the caller vouches for `dst`.
         unsafe { loops::fill_string(dst, bytes, value) };
         return bytes;
@@ -133,7 +145,7 @@ unsafe fn fill_bulk(dst: *mut u8, bytes: usize, value: u8) -> usize {
 ///
 /// Those of [`super::copy_in`] or those of [`super::copy_out`].
 unsafe fn copy_bulk(dst: *mut u8, src: *const u8, bytes: usize) -> usize {
-    let long = bytes >= STRING_BYTES_MIN && is_x86_feature_detected!("ermsb");
+    let long = bytes >= STRING_BYTES_MIN && has_fast_strings();
     if long && !aliases(dst, src) {
         // SAFETY: the caller vouches for both ranges.
         unsafe { loops::copy_string(dst, src, bytes) };
