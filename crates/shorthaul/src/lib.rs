@@ -50,6 +50,8 @@
 //! - No `&[u8]` over memory that the peer can write: filled buffers are copied from, or summed,
 //!   unless you vouch for the peer ([`ClientOptions::trust`], [`ServerOptions::trust`]).
 //! - No schema: a request is bytes. No retries: only the caller knows what may be done twice.
+//! - No change to what belongs to the whole process: a server of many clients needs more
+//!   descriptors than most processes may have, so its owner calls [`raise_descriptor_limit`] first.
 //! - No unsafe code: all of that is in `shorthaul-platform`.
 #![forbid(unsafe_code)]
 
@@ -85,4 +87,5 @@ pub use server::{
     Descriptors, FillMethod, FillPolicy, InboundCall, PayloadIn, PayloadOut, Peer, RunningServer,
     Server, ServerOptions, ServerStats, Service, ThreadRole,
 };
+pub use shorthaul_platform::descriptors::raise_descriptor_limit;
 pub use trust::{PeerPolicy, peer_policy};
