@@ -37,6 +37,8 @@ enum Command {
 
 fn main() -> ExitCode {
     shorthaul_platform::signals::ignore_file_size_signal();
+    // Where it can't be raised, what needs more descriptors says so itself.
+    shorthaul::raise_descriptor_limit().ok();
     let done = match Args::parse().command {
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => return ended(doctor::run(&args)),

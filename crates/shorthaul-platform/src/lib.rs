@@ -22,6 +22,7 @@
 //! No framing, no buffering, no policy, no threads; no `&[u8]` over memory that another process can
 //! write. Linux only.
 
+pub mod descriptors;
 pub mod memory;
 pub mod pipe;
 pub mod signals;

@@ -50,6 +50,9 @@
 //! - No `&[u8]` over memory that the peer can write: filled buffers are copied from, or summed,
 //!   unless you vouch for the peer ([`ClientOptions::trust`], [`ServerOptions::trust`]).
 //! - No schema: a request is bytes. No retries: only the caller knows what may be done twice.
+//!   [`Reconnecting`] and [`DirectPool`] connect anew where a connection has ended.
+//! - No change to what belongs to the whole process: a server of many clients needs more
+//!   descriptors than most processes may have, so its owner calls [`raise_descriptor_limit`] first.
 //! - No unsafe code: all of that is in `shorthaul-platform`.
 #![forbid(unsafe_code)]
 
@@ -78,7 +81,7 @@ mod wire;
 pub use address::SOCKET_PATH_BYTES_MAX;
 pub use client::{
     AutoPolicy, Buffer, Call, CallError, Client, ClientOptions, DirectClient, DirectPool, Lent,
-    Notice, Pending, Reply, Transport,
+    Notice, Pending, Reconnecting, Reply, Transport,
 };
 pub use error::{Code, Error, Result, Status};
 pub use lane::{Lane, LaneCount, LaneCounts, Reason};
@@ -89,4 +92,5 @@ pub use server::{
     Descriptors, FillMethod, FillPolicy, InboundCall, PayloadIn, PayloadOut, Peer, RunningServer,
     Server, ServerOptions, ServerStats, Service, ThreadRole,
 };
+pub use shorthaul_platform::descriptors::raise_descriptor_limit;
 pub use trust::{PeerPolicy, peer_policy};

@@ -242,7 +242,9 @@ pub(crate) fn broken(violation: Violation) -> Error {
         Violation::WriteStalled => {
             Error::ConnectionLost("the server takes no bytes any more".into())
         }
-        Violation::HandshakeTimeout => Error::ConnectionLost("the server did not say hello".into()),
+        Violation::HandshakeTimeout => Error::ConnectionLost(
+            "the server did not say hello: is it stuck, or out of descriptors?".into(),
+        ),
         violation => Error::PeerMisbehaved(violation.to_string()),
     }
 }

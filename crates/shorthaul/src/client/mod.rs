@@ -10,6 +10,7 @@ mod notices;
 mod pool;
 mod prepare;
 mod reactor;
+mod reconnecting;
 mod reply;
 mod slot;
 
@@ -35,6 +36,7 @@ use self::notices::NoticeBoard;
 pub use self::pool::{DirectPool, Lent};
 use self::prepare::{Choices, Way, ensure_region_bytes};
 use self::reactor::{Command, Reactor, Submission};
+pub use self::reconnecting::Reconnecting;
 pub use self::reply::{CallError, Reply};
 use self::reply::{Common, Outcome};
 use self::slot::Slot;
@@ -203,6 +205,11 @@ impl Client {
     /// The server's limits.
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Whether the connection still works, as far as is known.
+    pub fn is_alive(&self) -> bool {
+        self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
     /// What took which lane so far.

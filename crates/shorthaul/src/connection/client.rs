@@ -227,9 +227,11 @@ impl<D, T> ClientConnection<D, T> {
         self.table.retire(now)
     }
 
-    /// Takes out every descriptor that the server has sent and nobody has taken.
+    /// Takes out every descriptor that the server has sent and nobody has taken, and with all that
+    /// was still to be sent those that go with it: of use only at the end.
     pub(crate) fn take_descriptors(&mut self) -> Vec<D> {
         let mut taken = std::mem::take(&mut self.table.refused);
+        taken.extend(self.link.outbox.clear());
         self.link.assembler.take_descriptors(&mut taken);
         taken
     }

@@ -118,6 +118,12 @@ impl<D> Outbox<D> {
         Ok(())
     }
 
+    /// Forgets all that waits; the descriptors come back. Of use only at the end.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = D> {
+        (self.written, self.moved_at) = (0, None);
+        self.frames.drain(..).flat_map(|frame| frame.descriptors)
+    }
+
     /// Says that the peer takes nothing at the moment.
     pub(super) fn blocked(&mut self, now: Instant) {
         self.moved_at.get_or_insert(now);

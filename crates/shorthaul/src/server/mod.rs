@@ -222,6 +222,10 @@ pub struct ServerStats {
     pub mappings_reused: u64,
     /// Connections that were not let in.
     pub connections_refused: u64,
+    /// Times that nobody could be let in, for 100 ms, because the process was out of descriptors
+    /// (`RLIMIT_NOFILE`, see [`raise_descriptor_limit`](crate::raise_descriptor_limit)) or memory.
+    /// Who connects meanwhile waits, and is served when there are some again.
+    pub accepts_put_off: u64,
     /// Connections there are now.
     pub connections: usize,
     /// What took which lane: answers that were successes, and uploads.
@@ -246,6 +250,7 @@ impl RunningServer {
             mappings_made: stats.mappings_made.get(),
             mappings_reused: stats.mappings_reused.get(),
             connections_refused: stats.connections_refused.get(),
+            accepts_put_off: stats.accepts_put_off.get(),
             connections: self.shared.connections.load(std::sync::atomic::Ordering::Relaxed),
             lanes: stats.lanes.get(),
         }

@@ -487,6 +487,7 @@ impl Acceptor {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 // Out of descriptors or memory: trying again at once would only spin.
                 Err(_) => {
+                    shared.stats.accepts_put_off.add(1);
                     self.rests_until = Some(now + ACCEPT_REST);
                     return;
                 }

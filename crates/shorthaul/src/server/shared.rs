@@ -154,6 +154,7 @@ pub(crate) struct Stats {
     pub(crate) mappings_made: Counter,
     pub(crate) mappings_reused: Counter,
     pub(crate) connections_refused: Counter,
+    pub(crate) accepts_put_off: Counter,
     pub(crate) lanes: LaneCounters,
 }
 

@@ -3,13 +3,14 @@
 
 use std::env;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use super::{
-    descriptors, environment, hand_over, hostile, processes, relay, server_death, socket_file,
+    descriptors, environment, hand_over, hostile, kill, load, relay, soak, socket_file, workload,
 };
 
 /// A child, which ends with this object or with this process.
@@ -74,7 +75,8 @@ impl Process {
 
     pub(super) fn kill(mut self) {
         self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        let ended = self.child.wait().unwrap();
+        assert_eq!(ended.signal(), Some(9), "it had ended before: {ended}");
     }
 
     pub(super) fn wait(mut self) -> ExitStatus {
@@ -106,9 +108,12 @@ fn role() {
     let path = env::var_os(SOCKET).unwrap();
     let path = Path::new(&path);
     match role.as_str() {
-        "calls" => processes::call_for_ever(path),
+        "serves" => workload::serve_for_ever(path),
+        "is killed" => kill::clients::call_for_ever(path),
+        "server" => kill::half_way::serve_for_ever(path),
+        "is noisy" => load::noisy::call_for_ever(path),
+        "soaks" => soak::call_for_long(path),
         "relays" => descriptors::relay_to_nobody(path),
-        "server" => server_death::serve_for_ever(path),
         "umask" => socket_file::bind_and_tell(path),
         "activated" => hand_over::serve_as_activated(),
         "inherited" => hand_over::serve_inherited(),

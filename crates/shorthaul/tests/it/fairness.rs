@@ -76,6 +76,46 @@ fn a_small_call_passes_many_large_ones() {
 }
 
 #[test]
+fn while_all_have_calls_waiting_each_is_served_as_many_bytes() {
+    let gated = gated();
+    let gate = Client::connect(&gated.path).unwrap();
+    let noisy = Client::connect(&gated.path).unwrap();
+    let modest: Vec<_> = (0..15).map(|_| Client::connect(&gated.path).unwrap()).collect();
+    let names: Vec<String> = (0..modest.len()).map(|index| format!("modest {index}")).collect();
+    // The worker is held while everything queues up behind it.
+    let held = Client::start(gate.call("gate")).unwrap();
+    gated.arrived.recv_timeout(PATIENCE).unwrap();
+    let buffers: Vec<_> = (0..16).map(|_| noisy.buffer(LARGE).unwrap()).collect();
+    let mut calls: Vec<_> =
+        buffers.into_iter().map(|b| Client::start(noisy.call("large").into(b)).unwrap()).collect();
+    for (client, name) in modest.iter().zip(&names) {
+        calls.extend((0..64).map(|_| Client::start(client.call(name).inline(SMALL)).unwrap()));
+    }
+    // A region registered shows that what was sent before it has arrived.
+    drop([&noisy].into_iter().chain(&modest).map(|c| c.buffer(64).unwrap()).collect::<Vec<_>>());
+    gated.open.send(()).unwrap();
+    held.wait().unwrap();
+    calls.into_iter().for_each(|call| drop(call.wait().unwrap()));
+    let order = gated.order.lock().unwrap();
+    // From its beginning up to where the first of them has been served all.
+    let end = names.iter().map(|name| order.iter().rposition(|done| done == name).unwrap()).min();
+    let served = |name: &str, bytes: usize| {
+        order[..end.unwrap()].iter().filter(|done| *done == name).count() * bytes
+    };
+    // Within a quantum of each other, and the one call that may be over it.
+    for name in &names {
+        let bytes = served(name, SMALL);
+        assert!(bytes + QUANTUM + SMALL >= 64 * SMALL, "{name}: {bytes}");
+    }
+    let large = served("large", LARGE);
+    assert!(large <= 64 * SMALL + QUANTUM + LARGE, "{large}");
+}
+
+const QUANTUM: usize = 1 << 20;
+const LARGE: usize = 8 << 20;
+const SMALL: usize = 64 << 10;
+
+#[test]
 fn too_many_calls_are_refused_before_they_are_sent() {
     let gated = gated();
     let client = Client::connect(&gated.path).unwrap();

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod automatic;
+mod census;
 mod child;
 mod deadlines;
 mod descriptors;
@@ -11,10 +12,12 @@ mod fairness;
 mod hand_over;
 mod handlers;
 mod hostile;
+mod kill;
 mod lanes;
+mod load;
 mod peers;
-mod processes;
 mod relay;
-mod server_death;
 mod service;
+mod soak;
 mod socket_file;
+mod workload;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use shorthaul::{
-    Buffer, Call, CallError, Client, DirectClient, FillMethod, FillPolicy, InboundCall, Lane,
-    Reply, RunningServer, Server, ServerOptions, Service, Status, Transport,
+    Buffer, Call, CallError, Client, DirectClient, FillMethod, FillPolicy, InboundCall, Reply,
+    RunningServer, Server, ServerOptions, Service, Status, Transport,
 };
 use tempfile::TempDir;
 
@@ -79,14 +79,6 @@ impl Way {
     pub(super) fn method(self, rest: &str) -> String {
         let how = if self == Self::FillWrite { "write" } else { "map" };
         format!("{how}{rest}")
-    }
-
-    pub(super) fn lane(self) -> Lane {
-        match self {
-            Self::Inline => Lane::Inline,
-            Self::FillWrite => Lane::FillWrite,
-            Self::FillMap | Self::OneShot => Lane::FillMap,
-        }
     }
 
     pub(super) fn wants_buffer(self) -> bool {

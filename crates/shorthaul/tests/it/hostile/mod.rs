@@ -18,7 +18,7 @@ mod lingering;
 mod narrow;
 pub(super) mod neighbours;
 mod peers;
-mod raw;
+pub(super) mod raw;
 mod sealed_answers;
 mod servers;
 mod uploads;
@@ -36,6 +36,8 @@ use shorthaul::{
     ServerOptions, Status,
 };
 use tempfile::TempDir;
+
+use super::census::Census;
 
 /// A server, an honest client of it, and a count of what both hold when nobody else is there.
 struct Stage {
@@ -182,42 +184,6 @@ fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
     (0..bytes).map(|at| (at as u8).wrapping_mul(13).wrapping_add((at >> 8) as u8) ^ seed).collect()
 }
 
-/// What this process has open and mapped.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Census {
-    /// What its descriptors lead to, sorted.
-    descriptors: Vec<String>,
-    /// Mappings of memory files.
-    mappings: usize,
-}
-
-impl Census {
-    fn take() -> Self {
-        let links = std::fs::read_dir("/proc/self/fd").unwrap();
-        let mut descriptors: Vec<String> = links
-            .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
-            .map(|target| target.to_string_lossy().into_owned())
-            .collect();
-        descriptors.sort();
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let mappings = maps.lines().filter(|line| line.contains("memfd:")).count();
-        Self { descriptors, mappings }
-    }
-
-    /// Closing and unmapping happen on other threads, after the answer: so this waits for it.
-    fn returns(&self) {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let now = Self::take();
-            if now == *self {
-                return;
-            }
-            assert!(Instant::now() < until, "left behind: {now:#?}\nbefore: {self:#?}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
 /// Runs something while this process can open `count` descriptors and no more. Only for tests that
 /// are [`isolated`].
 fn with_descriptors(count: u64, run: impl FnOnce()) {
@@ -245,7 +211,7 @@ fn eventually(what: &str, mut is_done: impl FnMut() -> bool) {
 
 /// Runs a test in a process of its own, where no other test opens or maps anything. `name` is the
 /// test's own.
-fn isolated(name: &str, test: impl FnOnce()) {
+pub(super) fn isolated(name: &str, test: impl FnOnce()) {
     if std::env::var_os(ISOLATED).is_some() {
         return test();
     }
@@ -258,6 +224,7 @@ fn isolated(name: &str, test: impl FnOnce()) {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name} failed on its own:\n{text}\n{errors}");
     assert!(text.contains("1 passed"), "there is no test {name}");
+    eprint!("{errors}");
 }
 
 const ISOLATED: &str = "SHORTHAUL_TEST_ISOLATED";

@@ -4,15 +4,17 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shorthaul::{Error, InboundCall, Server, Status};
 
-use super::child::{Process, say};
-use super::service::{
+use super::super::child::{Process, say};
+use super::super::service::{
     AnyClient, PATIENCE, Way, check, payload_bytes, request, serve, write_payload,
 };
+use super::super::workload::{Caller, start_server};
 
 /// Serves patterns; a method that ends in "half" writes half of its payload and no more.
-pub(super) fn serve_for_ever(path: &Path) {
+pub(crate) fn serve_for_ever(path: &Path) {
     let server = Server::bind(path).unwrap().start(serve_or_stop_half_way);
     say("serving");
     // Ended by its parent, or with it.
@@ -77,6 +79,29 @@ fn a_direct_client_outlives_its_server() {
 #[test]
 fn a_client_outlives_its_server() {
     kill_server(false);
+}
+
+#[test]
+fn a_client_whose_server_is_dead_keeps_no_descriptor_of_its_callers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    for is_direct in [true, false] {
+        let server = start_server(&path, 1);
+        let mut client = AnyClient::connect(&path, is_direct).unwrap();
+        server.kill();
+        let (reader, writer) = std::io::pipe().unwrap();
+        let outcome = match client.caller() {
+            Caller::Direct(client) => client.call("map").into_descriptor(&writer).send(),
+            Caller::Threaded(client) => client.call("map").into_descriptor(&writer).send(),
+        };
+        assert!(matches!(outcome.unwrap_err().error(), Error::ConnectionLost(_)));
+        drop(writer);
+        let mut waiting = [PollFd::new(&reader, PollFlags::IN)];
+        let timeout = Timespec::try_from(PATIENCE).unwrap();
+        assert_eq!(poll(&mut waiting, Some(&timeout)), Ok(1), "its reader never finds the end");
+        assert!(waiting[0].revents().contains(PollFlags::HUP));
+        drop(client);
+    }
 }
 
 const BYTES: usize = 200_000;
