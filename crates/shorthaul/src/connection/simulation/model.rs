@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::choices::Random;
 use super::pair::{
-    ANSWER, ANSWER_FILE, FromClient, FromServer, Incoming, METHOD, Pair, Plan,
-    REMAINING_NS, REQUEST, UPLOAD_FILE, assert_payload, call_of_file, request, sealed_offset,
+    ANSWER, ANSWER_FILE, FromClient, FromServer, Incoming, METHOD, Pair, Plan, REMAINING_NS,
+    REQUEST, UPLOAD_FILE, assert_payload, call_of_file, request, sealed_offset,
 };
 use super::plans::{lanes, some_parts};
 use super::tokens::Counted;

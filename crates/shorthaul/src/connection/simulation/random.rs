@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::choices::{Announce, Random};
+#[cfg(test)]
+use super::choices::Announce;
+use super::choices::Random;
 use super::model::{Model, ModelRegion, Phase, Reach};
 use super::pair::{LIMITS, Pair, read, write};
 use super::plans::some_plan;
