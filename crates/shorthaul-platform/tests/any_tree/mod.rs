@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::path::Path;
 
 use shorthaul_platform::topology::{CPU_IDS_MAX, Cpu, CpuSet, Topology};
 

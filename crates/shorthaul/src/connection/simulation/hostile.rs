@@ -146,7 +146,8 @@ impl Hostile {
             LaneNumber::None if is_good => 0,
             _ => random.up_to(bytes_max),
         };
-        let offset = if lane == LaneNumber::Sealed { some_number(random, 9) * 64 } else { 0 };
+        let offset = if lane == LaneNumber::Sealed { random.below(9) * 64 } else { 0 };
+        let offset = offset + u64::from(lane == LaneNumber::Sealed && random.once_in(16));
         let parts = Parts::one(payload_bytes as usize);
         let (response, message) = (&b"an answer"[..], "a word");
         let reply = Reply { call, code, lane, payload_bytes, offset, parts, response, message };
