@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::choices::Random;
-use super::pair::{LIMITS, Plan};
-use super::plans::some_plan;
+use super::pair::{LIMITS, NOTHING, Plan};
+use super::plans::{lanes, some_plan};
 use super::socket::Wire;
 use super::tokens::{Counted, Kind, Ledger};
 use crate::connection::{Arrival, Link, Violation};
 use crate::error::Code;
 use crate::limits::{CANCEL_ACK_TIMEOUT, FRAME_STALL_TIMEOUT, HANDSHAKE_TIMEOUT};
 use crate::parts::Parts;
-use crate::wire::{Call, Frame, Hello, LaneNumber, Reply, Span, Upload, VERSION};
+use crate::wire::{Call, Frame, Hello, LaneNumber, Reply, Room, Span, Upload, VERSION};
 
 /// The peer, and the kernel between it and the side that is tried.
 #[derive(Debug)]
@@ -31,11 +31,19 @@ pub(super) struct Hostile {
     /// Bytes of inline payload that the peer was sent whole.
     pub(super) payload_bytes_sent: u64,
     is_paused: bool,
+    has_begun: bool,
+    /// One step in so many is odd.
+    honesty: u64,
+    /// The number of the latest call or region.
+    latest: u64,
 }
 
 impl Hostile {
-    pub(super) fn new(random: Random, now: Instant) -> Self {
+    pub(super) fn new(mut random: Random, now: Instant) -> Self {
         Self {
+            has_begun: false,
+            honesty: [4, 40, 250][random.below(3) as usize],
+            latest: 0,
             random,
             ledger: Ledger::default(),
             now,
@@ -47,32 +55,40 @@ impl Hostile {
         }
     }
 
-    /// Sends something.
-    pub(super) fn send(&mut self, is_client: bool) {
-        let (mut bytes, announced) = match self.random.below(12) {
-            0 => {
+    /// Sends something: a hello first, if this peer is not too odd. `open` are the calls that it
+    /// could answer.
+    pub(super) fn send(&mut self, is_client: bool, open: &[(u64, Room)]) {
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        let is_odd = self.is_odd();
+        let (mut bytes, announced) = match (is_first, is_odd) {
+            (true, false) => (self.some_hello(), 0),
+            (false, true) if self.random.once_in(2) => (self.some_hello(), 0),
+            (_, true) => {
                 let count = self.random.below(40) + 1;
                 (self.random.noise(count), 0)
             }
-            1 => (self.some_hello(), 0),
-            _ => self.some_frame(is_client),
+            (false, false) => self.some_frame(is_client, open),
         };
-        match self.random.below(24) {
-            0 => {
-                let at = self.random.below(bytes.len() as u64) as usize;
-                bytes[at] = self.random.below(256) as u8;
-            }
-            1 => {
-                let at = self.random.below(bytes.len().min(120) as u64) as usize;
-                bytes[at] ^= 1 << self.random.below(8);
-            }
-            2 => bytes.truncate(self.random.below(bytes.len() as u64) as usize + 1),
-            _ => {}
+        if self.is_odd() {
+            self.corrupt(&mut bytes);
         }
-        let is_honest = !self.random.once_in(16);
-        let count = if is_honest { announced } else { self.random.below(4) as u8 };
+        let count = if self.is_odd() { self.random.below(4) as u8 } else { announced };
         let descriptors: SmallVec<_> = (0..count).map(|_| self.descriptor()).collect();
         self.wire.push(bytes, descriptors);
+    }
+
+    /// Whether it does now what no honest peer would.
+    pub(super) fn is_odd(&mut self) -> bool {
+        self.random.once_in(self.honesty)
+    }
+
+    fn corrupt(&mut self, bytes: &mut Vec<u8>) {
+        let at = self.random.below(bytes.len().min(120) as u64) as usize;
+        match self.random.below(3) {
+            0 => bytes[at] = self.random.below(256) as u8,
+            1 => bytes[at] ^= 1 << self.random.below(8),
+            _ => bytes.truncate(self.random.below(bytes.len() as u64) as usize + 1),
+        }
     }
 
     fn descriptor(&mut self) -> Counted {
@@ -82,8 +98,8 @@ impl Hostile {
 
     /// A hello that is mostly in order.
     pub(super) fn some_hello(&mut self) -> Vec<u8> {
+        let odd = self.is_odd();
         let random = &mut self.random;
-        let odd = random.once_in(8);
         let (version_min, version_max) = match odd {
             true => (random.below(4) as u16, random.below(4) as u16),
             false => (VERSION, VERSION),
@@ -93,27 +109,44 @@ impl Hostile {
         Frame::Hello(hello).encode(0).to_vec()
     }
 
-    fn some_frame(&mut self, is_client: bool) -> (Vec<u8>, u8) {
-        let random = &mut self.random;
-        let (id, number) = (random.below(8) + 1, random.below(16) as u32);
+    fn some_frame(&mut self, is_client: bool, open: &[(u64, Room)]) -> (Vec<u8>, u8) {
         // Now and then what only the other side may send.
-        let is_clients = is_client != random.once_in(24);
+        let is_clients = is_client != self.is_odd();
+        let fresh = self.fresh();
+        let known = self.known();
+        let says_goodbye = self.is_odd();
+        let random = &mut self.random;
+        let number = random.below(16) as u32;
         let code = Code::from_number(number).unwrap_or(Code::Internal);
         let frame = match (random.below(12), is_clients) {
-            (0, _) => Frame::Goodbye { code, message: "that's it" },
-            (1 | 2, true) => Frame::Cancel { call: id },
+            _ if says_goodbye => Frame::Goodbye { code, message: "that's it" },
+            (0..3, true) => Frame::Cancel { call: known },
             (3 | 4, true) => {
                 let bytes = some_number(random, LIMITS.region_bytes_max);
-                Frame::Register { region: id, bytes }
+                Frame::Register { region: fresh, bytes }
             }
-            (5, true) => Frame::Release { region: id },
-            (_, true) => return self.some_call(id),
-            (1 | 2, false) => Frame::Registered { region: id, code, message: "so be it" },
-            (3, false) => Frame::Notice { topic: number, data: b"news" },
-            (_, false) => return self.some_reply(id, code),
+            (5, true) => Frame::Release { region: known },
+            (_, true) => return self.some_call(fresh),
+            (0 | 1, false) => Frame::Registered { region: known, code, message: "so be it" },
+            (2, false) => Frame::Notice { topic: number, data: b"news" },
+            (_, false) => return self.some_reply(open, code),
         };
         let descriptors = u8::from(matches!(frame, Frame::Register { .. }));
         (frame.encode(0).to_vec(), descriptors)
+    }
+
+    /// A number that was not used before, mostly.
+    fn fresh(&mut self) -> u64 {
+        if self.is_odd() {
+            return self.known();
+        }
+        self.latest += 1;
+        self.latest
+    }
+
+    /// One of the latest numbers.
+    fn known(&mut self) -> u64 {
+        self.latest.saturating_sub(self.random.below(12))
     }
 
     fn some_call(&mut self, call: u64) -> (Vec<u8>, u8) {
@@ -130,24 +163,41 @@ impl Hostile {
     }
 
     fn some_span(&mut self) -> Span {
+        let region = self.known();
         let random = &mut self.random;
-        let region = random.below(8) + 1;
         let offset = random.below(9) * 64 + u64::from(random.once_in(16));
         Span { region, offset, bytes: some_number(random, LIMITS.region_bytes_max) }
     }
 
-    fn some_reply(&mut self, call: u64, code: Code) -> (Vec<u8>, u8) {
+    /// An answer to one of the open calls, on a lane that it offers, mostly.
+    fn some_reply(&mut self, open: &[(u64, Room)], code: Code) -> (Vec<u8>, u8) {
+        let is_odd = self.is_odd() || open.is_empty();
+        if is_odd && !self.is_odd() {
+            return (Frame::Notice { topic: 1, data: b"more news" }.encode(0).to_vec(), 0);
+        }
         let random = &mut self.random;
-        let lane = LANES[random.below(LANES.len() as u64) as usize];
-        let is_good = !random.once_in(3);
-        let code = if is_good { Code::Ok } else { code };
-        let bytes_max = if lane == LaneNumber::Inline { LIMITS.inline_bytes_max } else { 1 << 20 };
-        let payload_bytes = match lane {
-            LaneNumber::None if is_good => 0,
-            _ => random.up_to(bytes_max),
+        let (call, room) = match open.len() as u64 {
+            0 => (random.below(8), NOTHING),
+            count => open[random.below(count) as usize],
         };
-        let offset = if lane == LaneNumber::Sealed { random.below(9) * 64 } else { 0 };
-        let offset = offset + u64::from(lane == LaneNumber::Sealed && random.once_in(16));
+        let offered = lanes(&room);
+        let (lane, bytes_max) = match is_odd {
+            true => (LANES[random.below(LANES.len() as u64) as usize], 1 << 16),
+            false => offered[random.below(offered.len() as u64) as usize],
+        };
+        let is_good = !random.once_in(4);
+        let (code, lane) = match is_good {
+            true => (Code::Ok, lane),
+            false if is_odd => (code, lane),
+            false => (code, LaneNumber::None),
+        };
+        let payload_bytes = match lane {
+            LaneNumber::None => 0,
+            LaneNumber::Inline => random.up_to(bytes_max.min(LIMITS.inline_bytes_max)),
+            _ => random.up_to(bytes_max) + u64::from(is_odd),
+        };
+        let is_sealed = lane == LaneNumber::Sealed;
+        let offset = if is_sealed { random.below(9) * 64 + u64::from(is_odd) } else { 0 };
         let parts = Parts::one(payload_bytes as usize);
         let (response, message) = (&b"an answer"[..], "a word");
         let reply = Reply { call, code, lane, payload_bytes, offset, parts, response, message };
@@ -179,7 +229,7 @@ impl Hostile {
                 self.buried.extend(list.pop());
                 Arrival::Lost(list)
             }
-            1 if self.random.once_in(4) => Arrival::TooMany(list),
+            1 if self.is_odd() => Arrival::TooMany(list),
             _ => Arrival::Some(list),
         }
     }
@@ -202,13 +252,13 @@ impl Hostile {
     }
 
     pub(super) fn let_time_pass(&mut self) {
-        self.now += match self.random.below(8) {
-            0 => HANDSHAKE_TIMEOUT,
-            1 => CANCEL_ACK_TIMEOUT,
-            2 => FRAME_STALL_TIMEOUT - Duration::from_nanos(1),
-            3 => FRAME_STALL_TIMEOUT,
+        let time = match self.random.below(8) {
+            0 => CANCEL_ACK_TIMEOUT,
+            1 if self.is_odd() => HANDSHAKE_TIMEOUT,
+            2 if self.is_odd() => FRAME_STALL_TIMEOUT - Duration::from_nanos(1),
             _ => Duration::from_millis(self.random.below(200)),
         };
+        self.now += time;
     }
 
     /// Says whether anything may be taken from the peer, as a reactor does.

@@ -86,8 +86,8 @@ impl Run {
 
     fn step(&mut self) -> Result<(), Violation> {
         match self.peer.random.below(16) {
-            0..6 => self.peer.send(true),
-            6..9 => self.read()?,
+            0..6 => self.peer.send(true, &[]),
+            6..9 => drop(self.read()?),
             9..11 => self.peer.take(&mut self.server.link),
             11..14 => self.answer_one(),
             14 => drop(self.server.notify(3, b"news")),
@@ -97,6 +97,8 @@ impl Run {
     }
 
     fn let_time_pass(&mut self) -> Result<(), Violation> {
+        // A frame that is half-way must not stay so for long.
+        while !self.peer.is_odd() && self.read()? {}
         self.peer.let_time_pass();
         let now = self.peer.now;
         self.server.link.check_time(now)?;
@@ -105,12 +107,10 @@ impl Run {
         Ok(())
     }
 
-    /// Takes what happened, reads, and takes what happened then.
-    fn read(&mut self) -> Result<(), Violation> {
-        if self.take_events()? && self.peer.deliver(&mut self.server.link)? {
-            self.take_events()?;
-        }
-        Ok(())
+    /// Takes what happened, reads, and takes what happened then: whether it may go on.
+    fn read(&mut self) -> Result<bool, Violation> {
+        let has_read = self.take_events()? && self.peer.deliver(&mut self.server.link)?;
+        Ok(has_read && self.take_events()?)
     }
 
     /// Takes events until there are none: false if there may be more.

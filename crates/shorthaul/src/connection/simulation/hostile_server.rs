@@ -82,8 +82,11 @@ impl Run {
         let is_open = self.client.link.is_open();
         match self.peer.random.below(16) {
             0..4 if is_open => self.start(),
-            0..8 => self.peer.send(false),
-            8..11 => self.read()?,
+            0..8 => {
+                let open: Vec<_> = self.open_calls();
+                self.peer.send(false, &open);
+            }
+            8..11 => drop(self.read()?),
             11..13 => self.peer.take(&mut self.client.link),
             13 => self.cancel(),
             14 if is_open => self.register(),
@@ -123,8 +126,15 @@ impl Run {
         assert_eq!(self.calls.insert(call, (room, true)), None);
     }
 
+    /// What is open, in order: that of a map is another in each run.
+    fn open_calls(&self) -> Vec<(u64, Room)> {
+        let mut open: Vec<_> = self.calls.iter().map(|(&call, &(room, _))| (call, room)).collect();
+        open.sort_unstable_by_key(|&(call, _)| call);
+        open
+    }
+
     fn cancel(&mut self) {
-        let call = self.peer.random.below(self.started + 1);
+        let call = self.started.saturating_sub(self.peer.random.below(6));
         let was_waiting = self.calls.get(&call).is_some_and(|(_, is_waiting)| *is_waiting);
         assert_eq!(self.client.cancel(call, self.peer.now), was_waiting);
         if let Some((_, is_waiting)) = self.calls.get_mut(&call) {
@@ -141,6 +151,8 @@ impl Run {
     }
 
     fn let_time_pass(&mut self) -> Result<(), Violation> {
+        // A frame that is half-way must not stay so for long.
+        while !self.peer.is_odd() && self.read()? {}
         self.peer.let_time_pass();
         let now = self.peer.now;
         while let Some(event) = self.client.handle_timeout(now)? {
@@ -151,12 +163,10 @@ impl Run {
         Ok(())
     }
 
-    /// Takes what happened, reads, and takes what happened then.
-    fn read(&mut self) -> Result<(), Violation> {
-        if self.take_events()? && self.peer.deliver(&mut self.client.link)? {
-            self.take_events()?;
-        }
-        Ok(())
+    /// Takes what happened, reads, and takes what happened then: whether it may go on.
+    fn read(&mut self) -> Result<bool, Violation> {
+        let has_read = self.take_events()? && self.peer.deliver(&mut self.client.link)?;
+        Ok(has_read && self.take_events()?)
     }
 
     fn take_events(&mut self) -> Result<bool, Violation> {
