@@ -1,6 +1,7 @@
 //! Both sides of a connection in one thread, joined by a simulated socket and a simulated clock, so
 //! that any interleaving can be tried and any failure repeated from its seed or from its bytes.
 #![cfg_attr(not(test), allow(dead_code, reason = "fuzzing takes the runs only"))]
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod choices;
 mod hostile;
