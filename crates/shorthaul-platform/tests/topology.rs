@@ -1,6 +1,8 @@
 //! The CPU trees of recorded machines, counted against hwloc's own counts.
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
 
+mod any_tree;
+
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -76,4 +78,14 @@ fn labels_are_the_machines_and_places_are_dense() {
     assert_eq!(places, ["S0C5T1", "S0C6T0"]);
     let split = &MACHINES["16em64t-4s2c2t"];
     assert_eq!(split.cpus()[13].place().to_string(), "S1C1T1");
+}
+
+#[test]
+fn whatever_was_once_of_interest_holds() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/topology");
+    let files: Vec<_> = fs::read_dir(corpus).unwrap().collect();
+    assert!(files.len() > 10);
+    for file in files {
+        any_tree::check(&fs::read(file.unwrap().path()).unwrap());
+    }
 }

@@ -94,3 +94,18 @@ pub use server::{
 };
 pub use shorthaul_platform::descriptors::raise_descriptor_limit;
 pub use trust::{PeerPolicy, peer_policy};
+
+/// What the targets of `fuzz/` call; there in no other build.
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing {
+    /// Takes the bytes for a frame.
+    pub fn frames(bytes: &[u8]) {
+        crate::wire::any_bytes::check(bytes);
+    }
+
+    /// Takes each byte for a decision in the life of a connection.
+    pub fn connection(bytes: &[u8]) {
+        crate::connection::simulation::run_by(bytes);
+    }
+}

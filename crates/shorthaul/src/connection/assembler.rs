@@ -11,6 +11,8 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use super::{Arrival, Violation};
+#[cfg(any(test, fuzzing))]
+use crate::limits::BODY_BYTES_MAX;
 use crate::limits::{FRAME_STALL_TIMEOUT, Limits, STAGING_BYTES};
 use crate::payload::{PooledMemory, Purse};
 use crate::wire::{Frame, HEADER_BYTES, Header};
@@ -208,6 +210,22 @@ impl<D> Assembler<D> {
     /// Says that reading goes on: a frame that is half-way must grow from now on.
     pub(super) fn resume_reading(&mut self, now: Instant) {
         self.grew_at = Some(now);
+    }
+
+    /// What is true at any time, whatever has arrived.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn check(&self) {
+        let Range { start, end } = self.held;
+        assert!(start <= end && end <= self.staging.len(), "{:?} are held", self.held);
+        let frame_bytes_max = HEADER_BYTES + BODY_BYTES_MAX as usize;
+        assert!(self.staging.len() <= frame_bytes_max && self.body.len() <= frame_bytes_max);
+        assert!(self.sets.len() <= 2, "{} sets of descriptors wait", self.sets.len());
+        if let State::Payload { header, memory, filled, .. } = &self.state {
+            assert!(*filled <= header.payload_bytes);
+            let has_its_bytes = |memory: &PooledMemory| memory.len() as u64 == header.payload_bytes;
+            assert!(memory.as_ref().is_none_or(has_its_bytes));
+            assert!(header.payload_bytes <= self.limits.inline_bytes_max);
+        }
     }
 
     /// When the frame that is under way has stalled for too long.

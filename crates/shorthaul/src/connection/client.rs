@@ -236,6 +236,22 @@ impl<D, T> ClientConnection<D, T> {
         taken
     }
 
+    /// What is true at any time, whatever the server says.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn check(&self) {
+        let Table { calls, unacknowledged, retired_bytes, .. } = &self.table;
+        let is = |wanted: fn(&CallState<T>) -> bool| {
+            calls.values().filter(move |open| wanted(&open.state))
+        };
+        let cancelled = is(|state| matches!(state, CallState::Cancelled(_))).count();
+        let retired = is(|state| matches!(state, CallState::Retired));
+        let sum: u64 = retired.map(|open| open.shared_bytes).sum();
+        // The call whose end was one too many counts, but is not retired.
+        let is_over = *retired_bytes > RETIRED_BYTES_MAX;
+        assert!(is_over || (*retired_bytes == sum && unacknowledged.len() == cancelled));
+        assert!(*retired_bytes >= sum);
+    }
+
     /// The connection is gone: every token that is still out comes back.
     pub(crate) fn drain_tokens(&mut self) -> impl Iterator<Item = T> {
         let calls = std::mem::take(&mut self.table.calls);

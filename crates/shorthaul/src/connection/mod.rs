@@ -15,8 +15,8 @@ mod assembler;
 pub(crate) mod client;
 mod outbox;
 pub(crate) mod server;
-#[cfg(test)]
-mod simulation;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod simulation;
 
 use std::io;
 use std::sync::Arc;

@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
+#[cfg(any(test, fuzzing))]
+use crate::limits::STAGING_BYTES;
 use crate::limits::{OUTBOX_FRAMES_MAX, WRITE_STALL_TIMEOUT};
 use crate::payload::{MemoryPool, PooledMemory};
 use crate::wire::Head;
@@ -127,6 +129,16 @@ impl<D> Outbox<D> {
     /// Says that the peer takes nothing at the moment.
     pub(super) fn blocked(&mut self, now: Instant) {
         self.moved_at.get_or_insert(now);
+    }
+
+    /// What is true at any time if the sender heeds [`Self::is_crowded`]: what is refused while one
+    /// read is looked at comes on top.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn check(&self) {
+        let frames = self.frames.len();
+        assert!(frames <= OUTBOX_FRAMES_MAX + STAGING_BYTES / 64, "{frames} frames wait");
+        let is_begun = self.frames.front().is_some_and(|first| self.written < first.bytes());
+        assert!(is_begun || self.written == 0, "{} bytes of nothing are written", self.written);
     }
 
     /// When a peer that is owed bytes has taken none for too long.

@@ -4,6 +4,8 @@
 //! the authority; the golden frames there are checked by this module's tests. All integers are
 //! little-endian. Whatever is not used must be zero, so that it can get a meaning later.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod any_bytes;
 mod decode;
 mod encode;
 #[cfg(test)]

@@ -3,19 +3,20 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use super::choices::Random;
 use super::pair::{
-    ANSWER, ANSWER_FILE, FromClient, FromServer, Incoming, LIMITS, METHOD, Pair, Plan,
-    REMAINING_NS, REQUEST, UPLOAD_FILE, assert_payload, call_of_file, request, sealed_offset,
+    ANSWER, ANSWER_FILE, FromClient, FromServer, Incoming, METHOD, Pair, Plan, REMAINING_NS,
+    REQUEST, UPLOAD_FILE, assert_payload, call_of_file, request, sealed_offset,
 };
-use super::socket::Random;
+use super::plans::{lanes, some_parts};
 use super::tokens::Counted;
 use crate::connection::client::{Answered, ClientEvent};
 use crate::connection::server::{Answer, IncomingFill, IncomingUpload, ServerEvent};
 use crate::error::{Code, Status};
 use crate::limits::CANCEL_ACK_TIMEOUT;
-use crate::parts::{Parts, parts_bytes};
+use crate::parts::Parts;
 use crate::payload::MessageBytes;
-use crate::wire::{Fill, LaneNumber, Room, Upload};
+use crate::wire::{Fill, LaneNumber, Upload};
 
 /// Both applications.
 #[derive(Debug, Default)]
@@ -267,42 +268,6 @@ impl Reach {
             self.sealed[if answer.sealed.is_some() { 0 } else { 2 }] += 1;
         }
     }
-}
-
-/// The lanes that an answer may take, and how many bytes by each.
-fn lanes(room: &Room) -> Vec<(LaneNumber, u64)> {
-    let mut lanes = vec![(LaneNumber::None, 0)];
-    if room.inline_bytes_max() > 0 {
-        lanes.push((LaneNumber::Inline, room.inline_bytes_max().min(LIMITS.inline_bytes_max)));
-    }
-    if let Fill::Descriptor { bytes } = room.fill {
-        lanes.push((LaneNumber::Descriptor, bytes));
-    }
-    if room.fill.is_memory() {
-        lanes.push((LaneNumber::FillMap, room.fill.bytes()));
-        lanes.push((LaneNumber::FillWrite, room.fill.bytes()));
-    }
-    if room.sealed_bytes > 0 {
-        lanes.push((LaneNumber::Sealed, room.sealed_bytes));
-    }
-    if lanes.len() > 1 {
-        lanes.remove(0);
-    }
-    lanes
-}
-
-/// Parts of a payload of at most `bytes_max` bytes.
-pub(super) fn some_parts(random: &mut Random, bytes_max: u64) -> Parts {
-    let count = random.below(4) + 2;
-    let share = bytes_max / count;
-    if share < 64 || !random.once_in(3) {
-        return Parts::one(random.up_to(bytes_max) as usize);
-    }
-    // Each takes up its share at most, with what is between it and the next.
-    let lengths: Vec<usize> = (0..count).map(|_| random.up_to(share - 63) as usize).collect();
-    let bytes = parts_bytes(&lengths).unwrap() as u64;
-    let lengths = lengths.into_iter().map(|length| length as u64);
-    Parts::of_lengths(bytes, lengths.collect::<Vec<_>>().into_iter()).unwrap()
 }
 
 impl ModelCall {

@@ -27,6 +27,12 @@ pub(super) struct Region {
     _handle: Counted,
 }
 
+impl Region {
+    pub(super) fn new(descriptor: Counted, handle: Counted) -> Self {
+        Self { descriptor, _handle: handle }
+    }
+}
+
 /// Both sides, at one moment of a simulated time.
 #[derive(Debug)]
 pub(super) struct Pair {
@@ -125,8 +131,8 @@ impl Pair {
     pub(super) fn accept_region(&mut self, region: u64, descriptor: Counted, bytes: u64) {
         assert_eq!(descriptor.name, region, "a descriptor of another region");
         let handle = self.ledger.issue(Kind::Region, region);
-        let region_made = Region { descriptor, _handle: handle };
-        self.server.region_accepted(region, Rc::new(region_made), bytes);
+        let accepted = Rc::new(Region::new(descriptor, handle));
+        self.server.region_accepted(region, accepted, bytes);
     }
 
     /// Answers success without a payload.

@@ -5,19 +5,20 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::model::{Model, ModelRegion, Phase, Reach, some_parts};
-use super::pair::{LIMITS, Pair, Plan, read, write};
-use super::socket::Random;
+#[cfg(test)]
+use super::choices::Announce;
+use super::choices::Random;
+use super::model::{Model, ModelRegion, Phase, Reach};
+use super::pair::{LIMITS, Pair, read, write};
+use super::plans::some_plan;
 use super::tokens::Kind;
 use crate::connection::Violation;
 use crate::limits::{CANCEL_ACK_TIMEOUT, PAYLOAD_ALIGNMENT};
-use crate::parts::Parts;
 use crate::payload::MemoryPool;
-use crate::wire::{Fill, Room, Span, Upload};
+use crate::wire::Span;
 
 /// One run.
-struct Run {
-    seed: u64,
+pub(super) struct Run {
     random: Random,
     pair: Pair,
     model: Model,
@@ -26,43 +27,35 @@ struct Run {
     piece_bytes: u64,
     /// Both sides run out of descriptors now and then.
     is_lossy: bool,
-}
-
-/// Says which seed it was when a run fails.
-struct Announce(u64);
-
-impl Drop for Announce {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("the run of seed {} failed", self.0);
-        }
-    }
+    /// Whether the connection is lost when all is done, or in the middle of everything.
+    is_finished: bool,
 }
 
 impl Run {
-    fn new(seed: u64, pool: &Arc<MemoryPool>) -> Self {
-        let mut random = Random(seed);
+    pub(super) fn new(mut random: Random, pool: &Arc<MemoryPool>) -> Self {
         let is_lossy = random.once_in(3);
         let wire_bytes = [40, 700, 9_000, 200_000][random.below(4) as usize];
         Self {
-            seed,
             pair: Pair::new(pool, wire_bytes),
             model: Model { is_lossy, ..Model::default() },
             next_id: 1,
             piece_bytes: [1, 17, 300, 5_000, 100_000][random.below(5) as usize],
             is_lossy,
+            is_finished: random.once_in(2),
             random,
         }
     }
 
     /// Runs, and returns what it has reached.
-    fn go(mut self) -> Reach {
-        let _announce = Announce(self.seed);
+    pub(super) fn go(mut self) -> Reach {
         for _ in 0..STEPS {
+            if self.random.is_spent() {
+                break;
+            }
             self.step();
             self.check();
         }
-        if self.random.once_in(2) {
+        if self.is_finished {
             self.finish();
         }
         let mut reach = std::mem::take(&mut self.model.reach);
@@ -87,57 +80,10 @@ impl Run {
 
     fn start_call(&mut self) {
         let call = self.new_id();
-        let room = self.some_room();
-        let (upload, parts) = self.some_upload();
-        let plan = Plan { room, upload, parts };
+        let spans = [self.part_of_a_region(), self.part_of_a_region()];
+        let plan = some_plan(&mut self.random, spans);
         self.pair.start_with(call, plan.clone());
         self.model.add_call(call, plan);
-    }
-
-    fn some_room(&mut self) -> Room {
-        let fill = match self.random.below(4) {
-            0 => Fill::None,
-            1 => Fill::Region(self.part_of_a_region()),
-            // What goes there is nobody's memory, so that it has no limit.
-            2 => Fill::Descriptor { bytes: self.random.up_to(1 << 40) },
-            _ => Fill::OneShot { bytes: self.random.up_to(LIMITS.region_bytes_max + 9) },
-        };
-        let inline_bytes = match self.random.below(2) {
-            0 => 0,
-            _ => self.random.up_to(LIMITS.inline_bytes_max),
-        };
-        let inline_first_bytes = self.random.up_to(inline_bytes) as u32;
-        let sealed_bytes = match self.random.below(2) {
-            0 => 0,
-            _ => self.random.up_to(1 << 40),
-        };
-        Room { fill, inline_bytes, inline_first_bytes, sealed_bytes }
-    }
-
-    fn some_upload(&mut self) -> (Upload, Parts) {
-        let bytes_max = LIMITS.region_bytes_max + 9;
-        match self.random.below(4) {
-            0 => (Upload::None, Parts::default()),
-            1 => {
-                let parts = some_parts(&mut self.random, LIMITS.inline_bytes_max);
-                match parts.bytes() as u64 {
-                    0 => (Upload::None, parts),
-                    bytes => (Upload::Inline { bytes }, parts),
-                }
-            }
-            2 => {
-                let span = self.part_of_a_region();
-                let parts = some_parts(&mut self.random, span.bytes);
-                (Upload::Region(Span { bytes: parts.bytes() as u64, ..span }), parts)
-            }
-            _ => {
-                let parts = some_parts(&mut self.random, bytes_max);
-                let bytes = parts.bytes() as u64;
-                let offset = self.random.up_to(bytes_max) / PAYLOAD_ALIGNMENT * PAYLOAD_ALIGNMENT;
-                let offset = offset + u64::from(self.random.once_in(20));
-                (Upload::Sealed { offset, bytes }, parts)
-            }
-        }
     }
 
     /// Of one that is registered, was, will be, or never was.
@@ -323,7 +269,10 @@ impl Run {
 fn every_call_ends_exactly_once() {
     let pool = Arc::default();
     let mut reach = Reach::default();
-    (0..SEEDS).for_each(|seed| reach.add(&Run::new(seed, &pool).go()));
+    for seed in 0..SEEDS {
+        let _announce = Announce(seed);
+        reach.add(&Run::new(Random::of_seed(seed), &pool).go());
+    }
     assert!(reach.retired > 1_000, "the runs no longer reach what they are for: {reach:?}");
     assert!(reach.calls.as_flattened().iter().all(|&calls| calls > 100), "{reach:?}");
     assert!(reach.sealed.iter().all(|&answers| answers > 100), "{reach:?}");
@@ -331,4 +280,4 @@ fn every_call_ends_exactly_once() {
 }
 
 const SEEDS: u64 = 2_000;
-const STEPS: usize = 250;
+pub(super) const STEPS: usize = 250;

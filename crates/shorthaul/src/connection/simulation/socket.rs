@@ -7,38 +7,6 @@ use smallvec::SmallVec;
 use super::tokens::Counted;
 use crate::connection::{Arrival, Transmit};
 
-/// Small, fast, and the same on every machine.
-///
-/// # References
-/// S. Vigna: *SplitMix64*
-#[derive(Debug)]
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `end`, which is not 0.
-    pub(super) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    /// True once in `times`.
-    pub(super) fn once_in(&mut self, times: u64) -> bool {
-        self.below(times) == 0
-    }
-
-    /// Any number up to `max`, small ones more often.
-    pub(super) fn up_to(&mut self, max: u64) -> u64 {
-        let bits = self.below(u64::from(u64::BITS - max.leading_zeros()) + 1);
-        self.next() & ((1 << bits) - 1).min(max)
-    }
-}
-
 /// What was written and not read: pieces as the kernel queues them.
 #[derive(Debug)]
 pub(super) struct Wire {

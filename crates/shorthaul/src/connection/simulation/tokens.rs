@@ -15,6 +15,8 @@ pub(super) enum Kind {
     Descriptor,
     Call,
     Region,
+    /// A descriptor of the side that is tried, on its way to a hostile peer.
+    Outgoing,
 }
 
 /// Something counted: a descriptor, a caller's token, or a region. Its name says which.
