@@ -26,7 +26,7 @@ use super::workers;
 use crate::connection::server::{IncomingUpload, ServerConnection};
 use crate::error::{Code, Status};
 use crate::inbox::Inbox;
-use crate::limits::{ACCEPT_REST, CONNECTIONS_MAX, LENT_REST};
+use crate::limits::{ACCEPT_REST, CONNECTIONS_MAX, LENT_REST, LENT_REST_AFTER_END};
 use crate::undertaker;
 use crate::wire::Frame;
 
@@ -406,6 +406,7 @@ impl Reactor {
         driver.peer.close();
         driver.deregister(self.poll.registry());
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        self.lent_at = self.lent_at.min(Instant::now() + LENT_REST_AFTER_END);
         let waiting = self.shared.forget(key);
         let mappings: Vec<_> =
             driver.connection.regions().filter_map(|region| self.mappings.forget(region)).collect();
