@@ -25,7 +25,7 @@ fn nothing_is_locked_in_memory() {
     run(&world, &world).unwrap().all_work();
 }
 
-/// What doesn't fit the addresses that are left is refused, by name, and costs its own call at most.
+/// What does not fit the addresses that are left is refused by name, and costs its call at most.
 #[test]
 fn addresses_that_are_used_up() {
     let calls = ["inline", "map", "write", "fresh", "slice", "upload inline", "upload copied"];
