@@ -115,17 +115,18 @@ pub(super) fn group_memory(found: Result<Option<Memory>, String>) -> Finding {
     };
     let [limit, left] = [memory.limit, memory.left()].map(system::bytes);
     let found = format!("{limit}, {left} left ({})", memory.folder.display());
-    let wanted = UserLimits::default().lent_bytes_max;
+    let UserLimits { lent_bytes_max, inline_bytes_max, .. } = UserLimits::default();
+    let wanted = lent_bytes_max + inline_bytes_max;
     if memory.left() >= wanted {
         return GROUP_MEMORY.ok(found);
     }
     let cost = format!(
-        "One user of a server with default limits may make it hold {} of sealed answers and copies \
-         of uploads, buffers apart. At the limit the kernel ends a process of the container.",
+        "One user of a server with default limits may make it hold {} of payloads that travel \
+         inline or sealed, buffers apart. At the limit the kernel ends a process of the container.",
         system::bytes(wanted)
     );
     let remedy = "give it more memory (Docker `--memory`, systemd `MemoryMax=`), or the server a \
-                  smaller UserLimits::lent_bytes_max";
+                  smaller UserLimits::inline_bytes_max and lent_bytes_max";
     GROUP_MEMORY.degraded(found, cost, remedy)
 }
 

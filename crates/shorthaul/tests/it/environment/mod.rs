@@ -192,6 +192,7 @@ fn options() -> ServerOptions {
         Ok("bounded") => {
             options.limits = Limits { inline_bytes_max: 4 << 20, ..Limits::default() };
             options.user_limits = UserLimits {
+                inline_bytes_max: 16 << 20,
                 region_bytes_max: 16 << 20,
                 lent_bytes_max: 4 << 20,
                 ..UserLimits::default()
