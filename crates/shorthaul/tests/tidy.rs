@@ -295,3 +295,39 @@ fn hostile_peers_speak_for_themselves() {
     report(&uses.filter(|line| line.contains("shorthaul")).map(str::to_owned).collect::<Vec<_>>());
     assert!(!text.contains("shorthaul::") && !text.contains("crate::"));
 }
+
+/// Each test that a document names as holding a promise is there.
+#[test]
+fn promises_are_held_by_tests_that_exist() {
+    let document = fs::read_to_string(root().join("docs/SECURITY.md")).unwrap();
+    let tables = document.lines().filter(|line| line.starts_with('|'));
+    let quoted = tables.flat_map(|line| line.split('`').skip(1).step_by(2));
+    let named: Vec<&str> = quoted.filter(|name| is_test_name(name)).collect();
+    assert!(named.len() > 100, "the tests were not found");
+    let sources = sources();
+    let missing = named.into_iter().filter(|name| {
+        let (modules, test) = name.rsplit_once("::").unwrap();
+        let (kind, inside) = modules.split_once("::").unwrap_or((modules, ""));
+        let (folder, module) = match kind {
+            "floor" => ("crates/shorthaul-platform/tests", inside),
+            "lib" => ("crates/shorthaul/src", inside),
+            "tidy" => ("crates/shorthaul/tests", "tidy"),
+            _ => ("crates/shorthaul/tests/it", modules),
+        };
+        let module = root().join(folder).join(module.replace("::", "/"));
+        let is_there = |Source { path, text }: &Source| {
+            let is_its = path.with_extension("") == module || path.starts_with(&module);
+            is_its
+                && [format!("fn {test}("), format!("    {test}: ")]
+                    .iter()
+                    .any(|it| text.contains(it))
+        };
+        !sources.iter().any(is_there)
+    });
+    report(&missing.map(str::to_owned).collect::<Vec<_>>());
+}
+
+fn is_test_name(text: &str) -> bool {
+    text.contains("::")
+        && text.chars().all(|c| c.is_ascii_lowercase() || "_:0123456789".contains(c))
+}

@@ -114,8 +114,8 @@ impl Shared {
         removed.or_else(|| self.waiting_queue.remove(connection, call))
     }
 
-    /// Says that a call was answered by `moved_bytes` bytes, of which `inline_bytes` will be written
-    /// to the socket.
+    /// Says that a call was answered by `moved_bytes` bytes, of which `inline_bytes` will be
+    /// written to the socket.
     pub(super) fn answered(
         &self,
         connection: u64,

@@ -23,7 +23,7 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) struct Counted {
     pub(super) name: u64,
-    kind: Kind,
+    pub(super) kind: Kind,
     ledger: Ledger,
 }
 
