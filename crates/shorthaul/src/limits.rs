@@ -131,9 +131,10 @@ pub(crate) const POOL_BYTES_MAX: usize = 256 << 20;
 pub(crate) const POOL_BLOCKS_MAX: usize = 64;
 /// Bytes that a relay moves with one system call.
 pub const RELAY_CHUNK_BYTES_MAX: usize = 64 << 20;
-/// Threads that close what strangers have opened: so many users, and no fewer, can keep what others
-/// have opened waiting to be closed.
-pub(crate) const UNDERTAKERS_MAX: usize = 16;
+/// Threads that close what strangers have opened, in all and for one user: eight users could keep
+/// what others have opened waiting to be closed, and no fewer.
+pub(crate) const UNDERTAKERS_MAX: usize = 64;
+pub(crate) const UNDERTAKERS_PER_USER_MAX: usize = 8;
 /// Relays that a server keeps for later calls, each with a buffer and a pipe.
 pub(crate) const RELAYS_KEPT_MAX: usize = 16;
 /// Methods whose payloads' sizes a client remembers for its automatic choices.

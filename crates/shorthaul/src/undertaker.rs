@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use crate::limits::UNDERTAKERS_MAX;
+use crate::limits::{UNDERTAKERS_MAX, UNDERTAKERS_PER_USER_MAX};
 use crate::origin::Origin;
 
-/// Drops `remains`, which user `uid` has opened, elsewhere. What waits is bounded by what it is made
-/// of: descriptors, of which this process can have only so many.
+/// Drops `remains`, which user `uid` has opened, elsewhere. What waits is bounded by what it is
+/// made of: descriptors, of which this process can have only so many.
 pub(crate) fn bury(uid: u32, remains: impl Send + 'static) {
     static UNDERTAKER: OnceLock<(Origin, Undertaker)> = OnceLock::new();
-    let new = || (Origin::here(), Undertaker::new(UNDERTAKERS_MAX));
+    let new = || (Origin::here(), Undertaker::new(UNDERTAKERS_MAX, UNDERTAKERS_PER_USER_MAX));
     let (origin, undertaker) = UNDERTAKER.get_or_init(new);
     // A forked child has none of its threads, and only copies of what is to be closed.
     if origin.is_here() {
@@ -27,37 +27,51 @@ pub(crate) fn bury(uid: u32, remains: impl Send + 'static) {
 
 type Remains = Box<dyn Any + Send>;
 
-/// A line of remains for each user. Threads are started as they are needed, are at one line at a
-/// time, and end when there is nothing to do. To keep all of them waiting takes as many users.
+/// A line of remains for each user. Threads are started as they are needed, and end when there is
+/// nothing to do. Several may be at one line, so that one of its remains that waits doesn't hold up
+/// the others at once; no user has so many that none is left for the rest.
 struct Undertaker {
     threads_max: usize,
+    threads_per_user_max: usize,
     state: Mutex<State>,
     arrived: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Of each user that has remains, or whose last ones are being dropped.
-    lines: FxHashMap<u32, VecDeque<Remains>>,
-    /// Users whose line no thread is at.
+    lines: FxHashMap<u32, Line>,
+    /// Users whose line another thread may serve.
     turn: VecDeque<u32>,
     threads: usize,
     idle_threads: usize,
 }
 
+/// There as long as something waits in it or is being dropped.
+#[derive(Default)]
+struct Line {
+    waiting: VecDeque<Remains>,
+    /// Threads that are dropping something of it.
+    threads: usize,
+    is_in_turn: bool,
+}
+
 impl Undertaker {
-    fn new(threads_max: usize) -> Self {
-        Self { threads_max, state: Mutex::default(), arrived: Condvar::new() }
+    fn new(threads_max: usize, threads_per_user_max: usize) -> Self {
+        let (state, arrived) = Default::default();
+        Self { threads_max, threads_per_user_max, state, arrived }
     }
 
     fn bury(&'static self, uid: u32, remains: Remains) {
         let mut state = self.lock();
-        if let Some(line) = state.lines.get_mut(&uid) {
-            line.push_back(remains);
+        state.lines.entry(uid).or_default().waiting.push_back(remains);
+        self.call_for_threads(state, uid);
+    }
+
+    /// Puts a line into the turn if another thread may serve it, and sees to it that one comes.
+    fn call_for_threads(&'static self, mut state: MutexGuard<'_, State>, uid: u32) {
+        if !state.join_turn(uid, self.threads_per_user_max) {
             return;
         }
-        state.lines.insert(uid, VecDeque::from([remains]));
-        state.turn.push_back(uid);
         if state.idle_threads >= state.turn.len() {
             self.arrived.notify_one();
         } else if state.threads < self.threads_max {
@@ -81,36 +95,70 @@ impl Undertaker {
         }
     }
 
-    fn work(&self) {
+    fn work(&'static self) {
+        while let Some((uid, remains)) = self.next() {
+            drop(remains);
+            let mut state = self.lock();
+            state.end_service(uid);
+            state.join_turn(uid, self.threads_per_user_max);
+        }
+    }
+
+    /// The next of the remains; none when there was nothing to do for a while, for a thread that
+    /// ends then.
+    fn next(&'static self) -> Option<(u32, Remains)> {
         let mut state = self.lock();
         loop {
-            let Some(uid) = state.turn.pop_front() else {
-                state.idle_threads += 1;
-                let (again, wait) =
-                    self.arrived.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
-                state = again;
-                state.idle_threads -= 1;
-                if wait.timed_out() && state.turn.is_empty() {
-                    state.threads -= 1;
-                    return;
-                }
-                continue;
-            };
-            let remains = state.lines.get_mut(&uid).and_then(VecDeque::pop_front);
-            drop(state);
-            drop(remains);
-            state = self.lock();
-            // Until now the line was there, so that no other thread began with it.
-            if state.lines.get(&uid).is_some_and(VecDeque::is_empty) {
-                state.lines.remove(&uid);
-            } else {
-                state.turn.push_back(uid);
+            if let Some((uid, remains)) = state.take() {
+                self.call_for_threads(state, uid);
+                return Some((uid, remains));
+            }
+            state.idle_threads += 1;
+            let waited = self.arrived.wait_timeout(state, IDLE);
+            let (again, wait) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = again;
+            state.idle_threads -= 1;
+            if wait.timed_out() && state.turn.is_empty() {
+                state.threads -= 1;
+                return None;
             }
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Puts a line into the turn if something waits in it and another thread may serve it.
+    fn join_turn(&mut self, uid: u32, threads_max: usize) -> bool {
+        let Some(line) = self.lines.get_mut(&uid) else { return false };
+        let joins = !line.is_in_turn && !line.waiting.is_empty() && line.threads < threads_max;
+        if joins {
+            line.is_in_turn = true;
+            self.turn.push_back(uid);
+        }
+        joins
+    }
+
+    /// Takes the first of the line whose turn it is.
+    fn take(&mut self) -> Option<(u32, Remains)> {
+        let uid = self.turn.pop_front()?;
+        let line = self.lines.get_mut(&uid)?;
+        line.is_in_turn = false;
+        line.threads += 1;
+        // It joined the turn with something, which only this takes.
+        Some((uid, line.waiting.pop_front()?))
+    }
+
+    fn end_service(&mut self, uid: u32) {
+        if let Some(line) = self.lines.get_mut(&uid) {
+            line.threads -= 1;
+            if line.threads == 0 && line.waiting.is_empty() {
+                self.lines.remove(&uid);
+            }
+        }
     }
 }
 
@@ -135,41 +183,52 @@ mod tests {
 
     #[test]
     fn nobodys_remains_wait_behind_another_users() {
-        let undertaker: &'static Undertaker = Box::leak(Box::new(Undertaker::new(3)));
+        let undertaker: &'static Undertaker = Box::leak(Box::new(Undertaker::new(5, 2)));
         let (ended, ends) = channel();
         let bury = |uid, number| {
             let (release, released) = channel();
             undertaker.bury(uid, Box::new(Slow(released, ended.clone(), number)));
             release
         };
-        let [stuck, behind] = [bury(1, 10), bury(1, 11)];
-        behind.send(()).unwrap();
+        // Two keep all the threads that their user may have; the third waits.
+        let stuck = [bury(1, 10), bury(1, 11)];
+        bury(1, 12).send(()).unwrap();
         for round in 0..100 {
             bury(2, round).send(()).unwrap();
             assert_eq!(ends.recv_timeout(PATIENCE), Ok(round), "it waits for user 1");
         }
-        assert!(undertaker.lock().threads <= 3);
-        stuck.send(()).unwrap();
-        assert_eq!(ends.recv_timeout(PATIENCE), Ok(10));
+        assert!(undertaker.lock().threads <= 4);
+        stuck[1].send(()).unwrap();
         assert_eq!(ends.recv_timeout(PATIENCE), Ok(11));
+        // One that waits doesn't hold up the others of its user.
+        assert_eq!(ends.recv_timeout(PATIENCE), Ok(12));
+        stuck[0].send(()).unwrap();
+        assert_eq!(ends.recv_timeout(PATIENCE), Ok(10));
     }
 
     #[test]
     fn threads_are_bounded_and_what_waits_is_served_at_last() {
-        let undertaker: &'static Undertaker = Box::leak(Box::new(Undertaker::new(2)));
+        let undertaker: &'static Undertaker = Box::leak(Box::new(Undertaker::new(2, 2)));
         let (ended, ends) = channel();
-        let release: Vec<_> = (0..20)
-            .map(|uid| {
+        let release: Vec<_> = (0..40)
+            .map(|number| {
                 let (release, released) = channel();
-                undertaker.bury(uid, Box::new(Slow(released, ended.clone(), uid)));
+                undertaker.bury(number % 20, Box::new(Slow(released, ended.clone(), number)));
                 release
             })
             .collect();
         assert_eq!(undertaker.lock().threads, 2);
         release.iter().for_each(|release| release.send(()).unwrap());
-        let mut seen: Vec<_> = (0..20).map(|_| ends.recv_timeout(PATIENCE).unwrap()).collect();
+        let mut seen: Vec<_> = (0..40).map(|_| ends.recv_timeout(PATIENCE).unwrap()).collect();
         seen.sort_unstable();
-        assert_eq!(seen, (0..20).collect::<Vec<_>>());
+        assert_eq!(seen, (0..40).collect::<Vec<_>>());
+        let is_empty = || {
+            let state = undertaker.lock();
+            state.lines.is_empty() && state.turn.is_empty()
+        };
+        while !is_empty() {
+            thread::yield_now();
+        }
     }
 
     const PATIENCE: Duration = Duration::from_secs(20);

@@ -414,6 +414,8 @@ impl Reactor {
         let strangers = driver.connection.take_descriptors();
         let uid = driver.uid();
         let (socket, connection, membership) = driver.into_remains();
+        // Told that this is all; closing it can wait for what is in it.
+        socket.shutdown(Shutdown::Both).ok();
         self.shared.reaper.bury((waiting, mappings, connection));
         undertaker::bury(uid, (socket, strangers, membership));
     }
