@@ -161,7 +161,7 @@ pub fn splice(
 /// A page of the smallest size that there is: what a pipe has at least.
 const ROOM_MIN: usize = 4096;
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use std::fs::File;
     use std::io::Write;

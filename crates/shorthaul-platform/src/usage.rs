@@ -106,7 +106,7 @@ fn duration(time: libc::timeval) -> Duration {
 /// The kernel's own bound (`PID_MAX_LIMIT`); see proc(5), `pid_max`.
 const PROCESSES_MAX: libc::pid_t = 1 << 22;
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use std::thread;
 

@@ -239,7 +239,7 @@ const NAMES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use super::*;
 

@@ -84,7 +84,7 @@ pub(crate) fn aligned(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(PAYLOAD_ALIGNMENT as usize)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use super::*;
 

@@ -181,7 +181,7 @@ fn class(block_bytes: usize) -> usize {
     block_bytes.trailing_zeros() as usize
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use super::*;
 

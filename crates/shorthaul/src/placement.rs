@@ -239,7 +239,7 @@ fn reservation(topology: &Topology) -> &'static str {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use shorthaul_platform::topology::CpuDescription;
 

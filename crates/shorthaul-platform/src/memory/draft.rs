@@ -149,7 +149,7 @@ impl AsFd for SealedFile {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use super::*;
     use crate::memory::page_bytes;

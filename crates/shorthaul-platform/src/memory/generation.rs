@@ -64,7 +64,7 @@ impl Wiped {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use super::*;
 

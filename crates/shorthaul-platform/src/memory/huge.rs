@@ -89,7 +89,7 @@ const BLOCK_BYTES: usize = 512;
 /// A page that others look at just then can't be moved; in the next moment it can.
 const COLLAPSE_TRIES_MAX: usize = 8;
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use super::*;
 

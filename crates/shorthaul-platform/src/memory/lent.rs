@@ -100,7 +100,7 @@ fn set_lease_signal(file: &OwnedFd, signal: libc::c_int) -> io::Result<()> {
 /// fcntl(2); the same on every architecture of Linux.
 const F_SETSIG: libc::c_int = 10;
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use super::*;
     use crate::memory::SealedMapping;

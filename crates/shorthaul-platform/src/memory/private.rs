@@ -74,7 +74,7 @@ impl DerefMut for PrivateMemory {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use super::*;
     use crate::memory::page_bytes;

@@ -26,7 +26,7 @@
 //!   System"; volume 3, `REP`, `SFENCE`
 
 mod portable;
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86_64;

@@ -91,7 +91,7 @@ fn non_empty(set: CpuSet) -> Option<CpuSet> {
     (!set.is_empty()).then_some(set)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use std::fs;
 

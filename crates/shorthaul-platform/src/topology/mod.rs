@@ -139,5 +139,5 @@ fn count_nodes(cpus: &[Cpu], allowed: Option<&CpuSet>) -> usize {
     nodes.iter().filter(allowed).count().max(1)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests;

@@ -95,7 +95,7 @@ impl NoticeBoard {
 #[cfg(all(test, shorthaul_models))]
 mod models;
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use super::*;
 

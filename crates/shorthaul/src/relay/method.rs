@@ -59,7 +59,7 @@ impl FromStr for Method {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use super::*;
 

@@ -259,7 +259,7 @@ impl Driver {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use std::io::Write;
 

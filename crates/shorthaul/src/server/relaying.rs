@@ -369,7 +369,7 @@ const UNSIZED_BYTES_MAX: u64 = 1 << 30;
 /// How often is asked whether the call is wanted still, while its source has nothing.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-#[cfg(test)]
+#[cfg(all(test, not(shorthaul_models)))]
 mod tests {
     use super::*;
 
