@@ -161,7 +161,8 @@ pub fn splice(
 /// A page of the smallest size that there is: what a pipe has at least.
 const ROOM_MIN: usize = 4096;
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use std::fs::File;
     use std::io::Write;

@@ -28,7 +28,8 @@ pub fn try_out() -> io::Result<()> {
 /// `struct io_uring_params` has 120 bytes, for ever.
 const PARAMETER_WORDS: usize = 120 / 8;
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

@@ -106,7 +106,8 @@ fn duration(time: libc::timeval) -> Duration {
 /// The kernel's own bound (`PID_MAX_LIMIT`); see proc(5), `pid_max`.
 const PROCESSES_MAX: libc::pid_t = 1 << 22;
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use std::thread;
 

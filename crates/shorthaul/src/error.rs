@@ -239,7 +239,8 @@ const NAMES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

@@ -172,7 +172,8 @@ impl Counters {
     }
 }
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

@@ -86,7 +86,8 @@ impl fmt::Debug for SealedObject {
 /// What sealed memory is called in /proc/PID/maps.
 pub(crate) const MEMFD_NAME: &str = "shorthaul-sealed";
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

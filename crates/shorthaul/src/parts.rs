@@ -84,7 +84,8 @@ pub(crate) fn aligned(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(PAYLOAD_ALIGNMENT as usize)
 }
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

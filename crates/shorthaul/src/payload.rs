@@ -181,7 +181,8 @@ fn class(block_bytes: usize) -> usize {
     block_bytes.trailing_zeros() as usize
 }
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

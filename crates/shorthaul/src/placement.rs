@@ -239,7 +239,8 @@ fn reservation(topology: &Topology) -> &'static str {
     }
 }
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use shorthaul_platform::topology::CpuDescription;
 

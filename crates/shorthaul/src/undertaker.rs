@@ -120,7 +120,8 @@ const IDLE: Duration = Duration::from_secs(10);
 #[cfg(all(test, shorthaul_models))]
 mod models;
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 

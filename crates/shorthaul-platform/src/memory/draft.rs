@@ -149,7 +149,8 @@ impl AsFd for SealedFile {
     }
 }
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
     use crate::memory::page_bytes;

@@ -89,7 +89,8 @@ const BLOCK_BYTES: usize = 512;
 /// A page that others look at just then can't be moved; in the next moment it can.
 const COLLAPSE_TRIES_MAX: usize = 8;
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

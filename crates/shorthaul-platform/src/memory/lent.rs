@@ -100,7 +100,8 @@ fn set_lease_signal(file: &OwnedFd, signal: libc::c_int) -> io::Result<()> {
 /// fcntl(2); the same on every architecture of Linux.
 const F_SETSIG: libc::c_int = 10;
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
     use crate::memory::SealedMapping;

@@ -74,7 +74,8 @@ impl DerefMut for PrivateMemory {
     }
 }
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
     use crate::memory::page_bytes;

@@ -91,7 +91,8 @@ fn page_bytes_of(file: BorrowedFd<'_>) -> io::Result<usize> {
 /// See linux/magic.h.
 const HUGETLBFS: fs::FsWord = 0x9584_58f6;
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use std::fs::File;
     use std::io::{Read, Write};

@@ -26,7 +26,8 @@
 //!   System"; volume 3, `REP`, `SFENCE`
 
 mod portable;
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86_64;

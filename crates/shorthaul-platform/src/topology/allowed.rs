@@ -91,7 +91,8 @@ fn non_empty(set: CpuSet) -> Option<CpuSet> {
     (!set.is_empty()).then_some(set)
 }
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use std::fs;
 

@@ -216,7 +216,8 @@ fn malformed(kind: &str, text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not a {kind} of CPUs: {start:?}"))
 }
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use proptest::prelude::*;
 

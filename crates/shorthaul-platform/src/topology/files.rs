@@ -74,7 +74,8 @@ fn number(digits: &str) -> Option<u32> {
 /// A list of every second of 2^20 CPUs has 3.6 MB.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

@@ -139,5 +139,6 @@ fn count_nodes(cpus: &[Cpu], allowed: Option<&CpuSet>) -> usize {
     nodes.iter().filter(allowed).count().max(1)
 }
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests;

@@ -95,7 +95,8 @@ impl NoticeBoard {
 #[cfg(all(test, shorthaul_models))]
 mod models;
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

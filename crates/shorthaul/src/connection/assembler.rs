@@ -356,5 +356,6 @@ fn frame_bytes(header: &Header) -> usize {
     HEADER_BYTES + header.body_bytes as usize
 }
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests;

@@ -59,7 +59,8 @@ impl FromStr for Method {
     }
 }
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

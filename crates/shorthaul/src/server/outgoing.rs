@@ -568,7 +568,8 @@ fn file_too_short(done: usize, bytes: usize) -> Status {
 /// copied by the kernel.
 const CHUNK_BYTES: usize = 256 << 10;
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::super::region::Accounts;
     use super::*;

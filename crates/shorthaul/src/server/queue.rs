@@ -328,5 +328,6 @@ const MOVED_BYTES_MAX: u64 = 1 << 50;
 #[cfg(all(test, shorthaul_models))]
 mod models;
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests;

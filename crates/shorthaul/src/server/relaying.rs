@@ -369,7 +369,8 @@ const UNSIZED_BYTES_MAX: u64 = 1 << 30;
 /// How often is asked whether the call is wanted still, while its source has nothing.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

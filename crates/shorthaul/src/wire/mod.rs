@@ -8,7 +8,8 @@
 pub(crate) mod any_bytes;
 mod decode;
 mod encode;
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests;
 
 use crate::error::Code;
