@@ -162,6 +162,7 @@ pub fn splice(
 const ROOM_MIN: usize = 4096;
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use std::fs::File;
     use std::io::Write;

@@ -111,6 +111,7 @@ fn change_mask(how: libc::c_int, set: &libc::sigset_t) -> libc::sigset_t {
 }
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use std::io::{self, Write};
 

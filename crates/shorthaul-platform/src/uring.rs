@@ -29,6 +29,7 @@ pub fn try_out() -> io::Result<()> {
 const PARAMETER_WORDS: usize = 120 / 8;
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

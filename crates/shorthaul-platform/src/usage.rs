@@ -107,6 +107,7 @@ fn duration(time: libc::timeval) -> Duration {
 const PROCESSES_MAX: libc::pid_t = 1 << 22;
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use std::thread;
 

@@ -240,6 +240,7 @@ const NAMES: [&str; 17] = [
 ];
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

@@ -101,7 +101,8 @@ impl<C> fmt::Debug for Inbox<C> {
 #[cfg(all(test, shorthaul_models))]
 mod models;
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use std::thread;
     use std::time::Duration;

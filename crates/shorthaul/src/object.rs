@@ -87,6 +87,7 @@ impl fmt::Debug for SealedObject {
 pub(crate) const MEMFD_NAME: &str = "shorthaul-sealed";
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

@@ -85,6 +85,7 @@ pub(crate) fn aligned(bytes: usize) -> Option<usize> {
 }
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

@@ -182,6 +182,7 @@ fn class(block_bytes: usize) -> usize {
 }
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

@@ -240,6 +240,7 @@ fn reservation(topology: &Topology) -> &'static str {
 }
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use shorthaul_platform::topology::CpuDescription;
 

@@ -7,6 +7,7 @@
 mod real {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize};
     pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+    pub(crate) use std::thread;
     use std::time::Instant;
 
     pub(crate) use mio::Waker;

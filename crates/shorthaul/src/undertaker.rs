@@ -4,14 +4,14 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
+use std::sync::{OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
 use crate::limits::{UNDERTAKERS_MAX, UNDERTAKERS_PER_USER_MAX};
 use crate::origin::Origin;
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// Drops `remains`, which user `uid` has opened, elsewhere. What waits is bounded by what it is
 /// made of: descriptors, of which this process can have only so many.
@@ -165,7 +165,11 @@ impl State {
 /// How long a thread without work stays.
 const IDLE: Duration = Duration::from_secs(10);
 
+#[cfg(all(test, shorthaul_models))]
+mod models;
+
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 

@@ -150,6 +150,7 @@ impl AsFd for SealedFile {
 }
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
     use crate::memory::page_bytes;

@@ -65,6 +65,7 @@ impl Wiped {
 }
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

@@ -90,6 +90,7 @@ const BLOCK_BYTES: usize = 512;
 const COLLAPSE_TRIES_MAX: usize = 8;
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

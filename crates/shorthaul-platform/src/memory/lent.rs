@@ -101,6 +101,7 @@ fn set_lease_signal(file: &OwnedFd, signal: libc::c_int) -> io::Result<()> {
 const F_SETSIG: libc::c_int = 10;
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
     use crate::memory::SealedMapping;

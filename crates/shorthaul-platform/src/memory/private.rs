@@ -75,6 +75,7 @@ impl DerefMut for PrivateMemory {
 }
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
     use crate::memory::page_bytes;

@@ -92,6 +92,7 @@ fn page_bytes_of(file: BorrowedFd<'_>) -> io::Result<usize> {
 const HUGETLBFS: fs::FsWord = 0x9584_58f6;
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use std::fs::File;
     use std::io::{Read, Write};

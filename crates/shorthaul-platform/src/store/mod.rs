@@ -27,6 +27,7 @@
 
 mod portable;
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86_64;

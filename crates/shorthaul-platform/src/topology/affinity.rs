@@ -74,6 +74,7 @@ fn read_mask(words: &mut [Word]) -> io::Result<()> {
 const BITS_FIRST: u32 = 1024;
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

@@ -92,6 +92,7 @@ fn non_empty(set: CpuSet) -> Option<CpuSet> {
 }
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use std::fs;
 

@@ -164,6 +164,7 @@ impl CoreKey {
 }
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

@@ -217,6 +217,7 @@ fn malformed(kind: &str, text: &str) -> io::Error {
 }
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use proptest::prelude::*;
 

@@ -75,6 +75,7 @@ fn number(digits: &str) -> Option<u32> {
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

@@ -140,4 +140,5 @@ fn count_nodes(cpus: &[Cpu], allowed: Option<&CpuSet>) -> usize {
 }
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests;

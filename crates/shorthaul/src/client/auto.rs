@@ -269,7 +269,8 @@ const _: () = assert!((BUFFER_BYTES_MIN as u64).is_multiple_of(PAYLOAD_ALIGNMENT
 #[cfg(all(test, shorthaul_models))]
 mod models;
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

@@ -96,6 +96,7 @@ impl NoticeBoard {
 mod models;
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

@@ -79,7 +79,8 @@ impl Ticket {
 #[cfg(all(test, shorthaul_models))]
 mod models;
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use std::sync::mpsc::{Receiver, channel};
     use std::thread;

@@ -11,7 +11,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use super::{Arrival, Violation};
-#[cfg(any(test, fuzzing))]
+#[cfg(any(all(test, not(shorthaul_models)), fuzzing))]
 use crate::limits::BODY_BYTES_MAX;
 use crate::limits::{FRAME_STALL_TIMEOUT, Limits, STAGING_BYTES};
 use crate::payload::{PooledMemory, Purse};
@@ -213,7 +213,7 @@ impl<D> Assembler<D> {
     }
 
     /// What is true at any time, whatever has arrived.
-    #[cfg(any(test, fuzzing))]
+    #[cfg(any(all(test, not(shorthaul_models)), fuzzing))]
     pub(super) fn check(&self) {
         let Range { start, end } = self.held;
         assert!(start <= end && end <= self.staging.len(), "{:?} are held", self.held);
@@ -357,4 +357,5 @@ fn frame_bytes(header: &Header) -> usize {
 }
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests;

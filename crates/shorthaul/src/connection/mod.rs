@@ -15,7 +15,7 @@ mod assembler;
 pub(crate) mod client;
 mod outbox;
 pub(crate) mod server;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(all(test, not(shorthaul_models)), fuzzing))]
 pub(crate) mod simulation;
 
 use std::io;

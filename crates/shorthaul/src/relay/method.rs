@@ -60,6 +60,7 @@ impl FromStr for Method {
 }
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

@@ -260,6 +260,7 @@ impl Driver {
 }
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use std::io::Write;
 

@@ -569,6 +569,7 @@ fn file_too_short(done: usize, bytes: usize) -> Status {
 const CHUNK_BYTES: usize = 256 << 10;
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::super::region::Accounts;
     use super::*;

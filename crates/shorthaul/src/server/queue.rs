@@ -15,6 +15,7 @@ use std::sync::PoisonError;
 
 use rustc_hash::FxHashMap;
 
+use super::peer::Charge;
 use crate::limits::{CALL_COST_BYTES, INLINE_BYTES_UNDER_WAY_MAX, QUANTUM_BYTES};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -154,13 +155,6 @@ impl<C: Queued> ServiceQueue<C> {
         self.make_room(state, connection, unused);
     }
 
-    /// Says that a connection has so many inline bytes under way that this queue knows nothing of.
-    pub(crate) fn add_inline_bytes(&self, connection: u64, inline_bytes: u64) {
-        if inline_bytes > 0 {
-            self.lock().lines.entry(connection).or_default().inline_bytes += inline_bytes;
-        }
-    }
-
     /// Says that so many inline bytes are written to the socket.
     pub(crate) fn written(&self, connection: u64, inline_bytes: u64) {
         if inline_bytes > 0 {
@@ -199,6 +193,26 @@ impl<C: Queued> ServiceQueue<C> {
     fn lock(&self) -> MutexGuard<'_, State<C>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Says that a call of one of two queues was answered by `moved_bytes` bytes, of which
+/// `inline_bytes` will be written to the socket. Until then they count in `queue` only, for that is
+/// what is told of it.
+pub(crate) fn settle<C: Queued>(
+    [queue, waiting_queue]: [&ServiceQueue<C>; 2],
+    connection: u64,
+    charge: Charge,
+    moved_bytes: u64,
+    inline_bytes: u64,
+) {
+    let Charge { bytes, inline_bytes: inline_bytes_max, may_wait } = charge;
+    if !may_wait {
+        return queue.answered(connection, bytes, moved_bytes, inline_bytes_max, inline_bytes);
+    }
+    if inline_bytes > 0 {
+        queue.lock().lines.entry(connection).or_default().inline_bytes += inline_bytes;
+    }
+    waiting_queue.answered(connection, bytes, moved_bytes, inline_bytes_max, 0);
 }
 
 impl<C: Queued> State<C> {
@@ -314,5 +328,6 @@ const MOVED_BYTES_MAX: u64 = 1 << 50;
 #[cfg(all(test, shorthaul_models))]
 mod models;
 
-#[cfg(all(test, not(shorthaul_models)))]
+#[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests;

@@ -370,6 +370,7 @@ const UNSIZED_BYTES_MAX: u64 = 1 << 30;
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests {
     use super::*;
 

@@ -11,7 +11,7 @@ use super::call::{InboundCall, Service};
 use super::given::Descriptors;
 use super::outgoing::FillPolicy;
 use super::peer::Charge;
-use super::queue::ServiceQueue;
+use super::queue::{self, ServiceQueue};
 use super::region::{Accounts, Holder, Share, Whose};
 use crate::error::Status;
 use crate::lane::LaneCounters;
@@ -123,17 +123,8 @@ impl Shared {
         moved_bytes: u64,
         inline_bytes: u64,
     ) {
-        let Charge { bytes, inline_bytes: inline_bytes_max, may_wait } = charge;
-        let answered = |queue: &ServiceQueue<InboundCall>, inline_bytes| {
-            queue.answered(connection, bytes, moved_bytes, inline_bytes_max, inline_bytes);
-        };
-        if may_wait {
-            // What waits to be written counts in one queue only.
-            self.queue.add_inline_bytes(connection, inline_bytes);
-            answered(&self.waiting_queue, 0);
-        } else {
-            answered(&self.queue, inline_bytes);
-        }
+        let queues = [&self.queue, &self.waiting_queue];
+        queue::settle(queues, connection, charge, moved_bytes, inline_bytes);
     }
 
     /// Forgets a connection; returns the calls that had not begun.

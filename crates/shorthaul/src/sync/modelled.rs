@@ -8,18 +8,22 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize as Count, Ordering};
 use std::time::{Duration, Instant};
 
+pub(crate) use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize};
-pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 pub(crate) use loom::thread;
 use mio::{Registry, Token};
 use rustix::event::{self, PollFd, Timespec};
 
+pub(crate) use self::locks::{Condvar, Mutex, MutexGuard};
+
+mod locks;
+
 /// The event that ends a reactor's poll: rung before it sleeps, it does not sleep.
 #[derive(Debug, Default)]
 pub(crate) struct Waker {
-    is_rung: Mutex<bool>,
-    rung: Condvar,
+    is_rung: loom::sync::Mutex<bool>,
+    rung: loom::sync::Condvar,
 }
 
 impl Waker {
@@ -67,21 +71,15 @@ loom::lazy_static! {
     static ref CLOCK: AtomicU64 = AtomicU64::new(0);
 }
 
-/// What time it is: it passes only by [`pass`].
+/// What time it is: it passes only by [`Condvar::pass`].
 pub(crate) fn now() -> Instant {
     the_beginning() + Duration::from_secs(CLOCK.load(Ordering::Acquire))
 }
 
-/// Lets time pass. Who waits by a clock is to be woken by the model: see [`wake_late`].
-pub(crate) fn pass(time: Duration) {
+/// Lets time pass; what time it is then.
+fn later(time: Duration) -> Instant {
     CLOCK.fetch_add(time.as_secs(), Ordering::AcqRel);
-}
-
-/// Ends waits whose time is over, as the kernel does; to others it is a wake-up for no reason. Who
-/// has looked at the clock and not fallen asleep yet holds `lock`.
-pub(crate) fn wake_late<T>(lock: &Mutex<T>, signal: &Condvar) {
-    drop(lock.lock().unwrap());
-    signal.notify_all();
+    now()
 }
 
 fn the_beginning() -> Instant {

@@ -4,11 +4,12 @@
 //! the authority; the golden frames there are checked by this module's tests. All integers are
 //! little-endian. Whatever is not used must be zero, so that it can get a meaning later.
 
-#[cfg(any(test, fuzzing))]
+#[cfg(any(all(test, not(shorthaul_models)), fuzzing))]
 pub(crate) mod any_bytes;
 mod decode;
 mod encode;
 #[cfg(test)]
+#[cfg(not(shorthaul_models))]
 mod tests;
 
 use crate::error::Code;

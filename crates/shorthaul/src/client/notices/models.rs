@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::sync::{explore, pass, thread, wake_late};
+use crate::sync::{explore, thread};
 
 /// Waits on a thread of its own; gives the topic.
 fn wait(notices: &Arc<NoticeBoard>, by: Instant) -> thread::JoinHandle<Option<u32>> {
@@ -41,24 +41,34 @@ fn the_end_lets_all_go_and_leaves_what_has_come() {
 }
 
 #[test]
+fn the_end_wakes_all_who_wait() {
+    explore(|| {
+        let notices = Arc::<NoticeBoard>::default();
+        let never = now() + PATIENCE;
+        let waiting = [wait(&notices, never), wait(&notices, never)];
+        notices.close();
+        assert_eq!(waiting.map(|one| one.join().unwrap()), [None, None]);
+    });
+}
+
+// A second notice would wake whom the first one should have.
+#[test]
 fn one_whose_time_is_over_takes_no_wake_up_along() {
     explore(|| {
         let notices = Arc::<NoticeBoard>::default();
         let by = now() + PATIENCE;
         let waiting = [wait(&notices, by), wait(&notices, by + PATIENCE)];
         let late = Arc::clone(&notices);
-        let clock = thread::spawn(move || {
-            pass(PATIENCE);
-            wake_late(&late.state, &late.changed);
-        });
+        let clock = thread::spawn(move || late.changed.pass(PATIENCE, &late.state));
         notices.push(1, MessageBytes::new());
-        notices.push(2, MessageBytes::new());
-        let [impatient, patient] = waiting.map(|one| one.join().unwrap());
-        clock.join().unwrap();
-        assert!(patient.is_some() && patient != impatient, "{patient:?} {impatient:?}");
-        if impatient.is_none() {
-            assert!(notices.lock().notices.pop().is_some(), "lost");
+        let [impatient, patient] = waiting;
+        let impatient = impatient.join().unwrap();
+        if impatient.is_some() {
+            notices.push(2, MessageBytes::new());
         }
+        let patient = patient.join().unwrap();
+        assert_eq!(patient, Some(if impatient.is_some() { 2 } else { 1 }));
+        clock.join().unwrap();
     });
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::sync::{explore, pass, thread, wake_late};
+use crate::sync::{explore, thread};
 
 type Shared = Arc<(Places<u32>, AtomicUsize)>;
 
@@ -50,10 +50,7 @@ fn one_whose_time_is_over_takes_no_wake_up_along() {
         assert_eq!(shared.0.take(by, |_| true), Some(None));
         let waiting = [visitor(&shared, by, 1), visitor(&shared, by + PATIENCE, 2)];
         let late = Arc::clone(&shared);
-        let clock = thread::spawn(move || {
-            pass(PATIENCE);
-            wake_late(&late.0.state, &late.0.returned);
-        });
+        let clock = thread::spawn(move || late.0.returned.pass(PATIENCE, &late.0.state));
         shared.0.give_back(None);
         let [_, patient] = waiting.map(|visitor| visitor.join().unwrap());
         assert!(patient);

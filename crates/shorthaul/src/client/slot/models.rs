@@ -7,7 +7,7 @@ use super::*;
 use crate::client::reply::CallError;
 use crate::error::Error;
 use crate::inbox::Inbox;
-use crate::sync::{explore, pass, thread, wake_late};
+use crate::sync::{explore, thread};
 
 fn outcome(call: u32) -> Outcome {
     Err(CallError::without_buffers(Error::Misuse(call.to_string())))
@@ -24,10 +24,7 @@ fn answer(ticket: Ticket, call: u32) -> thread::JoinHandle<Option<u32>> {
 /// The deadline passes at some time.
 fn time_out(slot: &Arc<Slot>) -> thread::JoinHandle<()> {
     let slot = Arc::clone(slot);
-    thread::spawn(move || {
-        pass(PATIENCE);
-        wake_late(&slot.state, &slot.answered);
-    })
+    thread::spawn(move || slot.answered.pass(PATIENCE, &slot.state))
 }
 
 #[test]

@@ -173,6 +173,30 @@ fn inline_answers_under_way_are_bounded() {
 }
 
 #[test]
+fn what_answers_a_call_that_could_wait_counts_in_one_queue_until_it_is_written() {
+    let [queue, waiting] = [Queue::new(), Queue::new()];
+    (0..3).for_each(|id| waiting.add(1, id, 40 * MIB, 40 * MIB));
+    queue.add(1, 3, 40 * MIB, 40 * MIB);
+    let answer = |popped: &Popped<Job>, inline_bytes| {
+        let (bytes, may_wait) = (popped.charged_bytes, true);
+        let charge = Charge { bytes, inline_bytes: 40 * MIB, may_wait };
+        settle([&queue, &waiting], 1, charge, inline_bytes, inline_bytes);
+    };
+    let first = waiting.pop_now().unwrap();
+    assert!(waiting.pop_now().is_none(), "no room while it is made");
+    answer(&first, 30 * MIB);
+    let second = waiting.pop_now().expect("it has left this queue");
+    assert_eq!(queue.pop_id(), None, "it waits to be written");
+    queue.written(1, 10 * MIB);
+    assert_eq!(queue.pop_id(), Some((1, 3)));
+    queue.written(1, 20 * MIB + 40 * MIB);
+    answer(&second, 0);
+    assert!(waiting.pop_now().is_some());
+    let under_way = |queue: &Queue| queue.lock().lines[&1].inline_bytes;
+    assert_eq!((under_way(&queue), under_way(&waiting)), (0, 40 * MIB));
+}
+
+#[test]
 fn one_inline_answer_of_any_size_has_room() {
     let queue = Queue::new();
     (0..2).for_each(|id| queue.add(1, id, 0, u64::from(u32::MAX)));

@@ -67,6 +67,44 @@ fn shares_never_exceed_the_limit_and_all_is_given_back() {
 }
 
 #[test]
+fn what_is_cut_is_room_for_another_at_once() {
+    explore(|| {
+        let accounts = accounts();
+        let member = accounts.join(7).unwrap();
+        let cut = handler(&accounts, &member, |accounts, holder| {
+            let mut share = charge(accounts, holder, Whose::Client, 6)?;
+            share.cut(4);
+            Some(share)
+        });
+        let small = handler(&accounts, &member, |accounts, holder| {
+            drop(charge(accounts, holder, Whose::Client, 3));
+        });
+        let share = cut.join().unwrap().unwrap();
+        small.join().unwrap();
+        assert!(charge(&accounts, member.account(), Whose::Client, 7).is_none(), "too much");
+        let rest = charge(&accounts, member.account(), Whose::Client, 6);
+        assert!(rest.is_some(), "what was cut is still charged");
+        drop((share, rest));
+        assert!(is_all_given_back(member.account()));
+    });
+}
+
+#[test]
+fn one_that_is_refused_for_its_bytes_takes_no_piece_from_another() {
+    explore(|| {
+        let accounts = accounts();
+        let member = accounts.join(7).unwrap();
+        // One piece is left, and five bytes.
+        let _held = charge(&accounts, member.account(), Whose::Client, 5).unwrap();
+        let refused = handler(&accounts, &member, |accounts, holder| {
+            charge(accounts, holder, Whose::Client, 11).is_some()
+        });
+        assert!(charge(&accounts, member.account(), Whose::Client, 1).is_some());
+        assert!(!refused.join().unwrap());
+    });
+}
+
+#[test]
 fn one_that_is_refused_takes_no_room_from_another() {
     explore(|| {
         let accounts = accounts();

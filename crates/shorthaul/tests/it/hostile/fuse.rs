@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shorthaul::{Descriptors, DirectClient, ServerOptions};
@@ -102,7 +103,9 @@ impl FileSystem {
         let server = std::thread::spawn(move || {
             let (mut request, mut opened) = (vec![0; 1 << 20], 0);
             let timeout = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-            while !seen.load(Ordering::Relaxed) {
+            // Not for ever: until it ends, nothing that waits for it can be killed.
+            let until = Instant::now() + PATIENCE * 2;
+            while !seen.load(Ordering::Relaxed) && Instant::now() < until {
                 let mut polled = [PollFd::new(&device, PollFlags::IN)];
                 let is_ready = poll(&mut polled, Some(&timeout)).unwrap_or(0) > 0;
                 // Before it is mounted, nothing can be read.

@@ -148,7 +148,7 @@ fn a_client_that_gets_no_time_holds_nobody_up() {
     let mut server = Process::spawn(on_cpu(cpu, command("server", &path), &["taskset", "-c"]));
     assert_eq!(server.hear(), "serving");
     for (index, way) in Way::ALL.into_iter().enumerate() {
-        let mut slow = command("calls", &path);
+        let mut slow = command("is slow", &path);
         slow.env("SHORTHAUL_TEST_WAY", index.to_string());
         let mut slow = Process::spawn(on_cpu(cpu, slow, &["nice", "-n", "19", "taskset", "-c"]));
         assert_eq!(slow.hear(), "under way");
@@ -168,6 +168,19 @@ fn a_client_that_gets_no_time_holds_nobody_up() {
         slow.kill();
     }
     server.kill();
+}
+
+/// What the child does that is stopped.
+pub(crate) fn call_for_ever(path: &Path) {
+    let way = Way::ALL[std::env::var("SHORTHAUL_TEST_WAY").unwrap().parse::<usize>().unwrap()];
+    let mut client = AnyClient::connect(path, true).unwrap();
+    for round in (0..=u8::MAX).cycle() {
+        let reply = client.send(way, "", &request(BYTES, round), BYTES, PATIENCE * 2).unwrap();
+        check(&reply, BYTES, round);
+        if round == 0 {
+            say("under way");
+        }
+    }
 }
 
 /// `command` under `prefix` and the number of a CPU, with its environment.
