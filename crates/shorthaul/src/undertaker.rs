@@ -1,6 +1,6 @@
 //! Closes what strangers have opened. close(2) can wait for whoever made the file (a TCP socket
-//! that lingers, a file of a slow file system), so it is done on threads of its own, and the remains
-//! of one user never wait behind another's.
+//! that lingers, a file of a slow file system), so it is done on threads of its own, and the
+//! remains of one user never wait behind another's.
 
 use std::any::Any;
 use std::collections::VecDeque;

@@ -300,7 +300,9 @@ pub(super) fn serve_for_ever(path: &Path) {
     let number = |name| env::var(name).unwrap().parse::<usize>().unwrap();
     let limits = Limits { calls_max: number(CALLS_MAX) as u32, ..Limits::default() };
     let (workers, descriptors) = (number(WORKERS), Descriptors::Streams);
-    let options = ServerOptions { workers, descriptors, limits, ..ServerOptions::default() };
+    let waiting_workers = workers;
+    let options =
+        ServerOptions { workers, waiting_workers, descriptors, limits, ..ServerOptions::default() };
     let server = Server::bind_with(path, options).unwrap().start(serve).unwrap();
     SERVER.set(server).unwrap();
     say("serving");

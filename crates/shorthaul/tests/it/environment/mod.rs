@@ -179,8 +179,12 @@ fn end_if_stuck() {
 }
 
 fn options() -> ServerOptions {
-    let mut options =
-        ServerOptions { descriptors: Descriptors::Any, workers: 2, ..ServerOptions::default() };
+    let mut options = ServerOptions {
+        descriptors: Descriptors::Any,
+        workers: 2,
+        waiting_workers: 2,
+        ..ServerOptions::default()
+    };
     match std::env::var(OPTIONS).as_deref() {
         Ok("anybody") => options.policy = Some(peer_policy(|_| Ok(()))),
         Ok("pins its threads") => {

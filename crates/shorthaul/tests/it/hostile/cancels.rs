@@ -56,12 +56,14 @@ fn give_up_by_time(way: Way, is_direct: bool) {
     let mut client = AnyClient::connect(&running.path, is_direct).unwrap();
     let (mut held, mut buffers) = (Held::default(), Vec::new());
     let (mut late, mut in_time) = (0, 0);
+    // Becomes about what a call takes here and now.
+    let mut usual_us = 200.0_f64;
     for round in 0..rounds(600, 10_000) {
         let seed = (round * 7) as u8;
         let asked = request(BYTES, seed);
         let method = way.method("");
-        // From far too little to just enough.
-        let timeout = Duration::from_micros((round as u64 * 13) % 700 + 20);
+        // From far too little to more than enough.
+        let timeout = Duration::from_secs_f64((usual_us * (round % 7) as f64 / 3.0 + 1.0) / 1e6);
         let buffer = buffers.pop().or_else(|| way.wants_buffer().then(|| client.buffer(BYTES)));
         let outcome = match &mut client {
             AnyClient::Direct(client) => {
@@ -73,11 +75,11 @@ fn give_up_by_time(way: Way, is_direct: bool) {
         };
         match outcome {
             Ok(reply) => {
-                in_time += 1;
+                (in_time, usual_us) = (in_time + 1, usual_us * 0.97);
                 held.add(reply, seed);
             }
             Err(failed) => {
-                late += 1;
+                (late, usual_us) = (late + 1, (usual_us * 1.03).min(1e6));
                 let code = failed.error().code();
                 let is_full = code == Code::ResourceExhausted;
                 assert!(is_full || code == Code::DeadlineExceeded, "{failed}");
