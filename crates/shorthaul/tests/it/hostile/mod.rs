@@ -10,6 +10,7 @@ mod cycles;
 mod descriptor;
 mod edges;
 mod extremes;
+mod foreign;
 mod framing;
 pub(super) mod fuse;
 mod given;
