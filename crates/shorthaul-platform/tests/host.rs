@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
-use shorthaul_platform::memory::{Draft, FileView, Memfd, PeerMemfd};
+use shorthaul_platform::memory::{Draft, FileView, Memfd, PeerMemfd, page_bytes};
 use shorthaul_platform::store::Store;
 use shorthaul_platform::transfer::WriteWay;
 
@@ -44,7 +44,7 @@ fn use_memory() {
     let view = FileView::map(file.as_fd(), 0, bytes).unwrap();
     file.set_len(0).unwrap();
     let (_reader, writer) = std::io::pipe().unwrap();
-    assert!(view.write_to(0..4096, writer.as_fd(), WriteWay::Plain).is_err());
+    assert!(view.write_to(0..page_bytes(), writer.as_fd(), WriteWay::Plain).is_err());
 }
 
 #[test]
@@ -58,13 +58,13 @@ fn a_fault_of_the_hosts_own_reaches_its_own_handler() {
     use_memory();
     assert_eq!(FAULTS.load(Ordering::Relaxed), 0, "the library's own memory doesn't fault");
     let file = rustix::fs::memfd_create("host", MemfdFlags::CLOEXEC).unwrap();
-    rustix::fs::ftruncate(&file, 4096).unwrap();
+    rustix::fs::ftruncate(&file, page_bytes() as u64).unwrap();
     assert!(rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).is_err(), "it can be cut");
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping, at a place of the kernel's choice.
     let start = unsafe {
         let fd = file.as_raw_fd();
-        libc::mmap(ptr::null_mut(), 4096, protection, libc::MAP_SHARED, fd, 0)
+        libc::mmap(ptr::null_mut(), page_bytes(), protection, libc::MAP_SHARED, fd, 0)
     };
     assert_ne!(start, libc::MAP_FAILED);
     rustix::fs::ftruncate(&file, 0).unwrap();

@@ -133,7 +133,11 @@ fn sums_of_the_largest_bytes_do_not_overflow_their_lanes() {
 /// What is released right after a streaming fill is whole for whoever acquires it.
 #[test]
 fn streamed_bytes_are_there_when_the_flag_is() {
-    let rounds = if cfg!(miri) { 20 } else { 10_000 };
+    let rounds = match (cfg!(miri), cfg!(feature = "long-tests")) {
+        (true, _) => 20,
+        (_, true) => 1_000_000,
+        (_, false) => 10_000,
+    };
     let memory: Vec<AtomicU8> = (0..1024).map(|_| AtomicU8::new(0)).collect();
     let (written, read) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let start_and_bytes = |round: usize| (round * 7 % 64, round * 31 % 900);

@@ -119,7 +119,6 @@ fn role() {
         "inherited" => hand_over::serve_inherited(),
         "relaying" => relay::signals::relay_to_nobody(),
         "silent files" => hostile::fuse::offer_silent_files(path),
-        "is slow" => hostile::neighbours::call_for_ever(path),
         "host" => hostile::neighbours::host_a_server(path),
         "calling parent" => hand_over::call_parent(),
         "environment server" => environment::serve(path),

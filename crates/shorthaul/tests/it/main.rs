@@ -14,6 +14,7 @@ mod handlers;
 mod hostile;
 mod kill;
 mod lanes;
+mod large;
 mod load;
 mod peers;
 mod relay;

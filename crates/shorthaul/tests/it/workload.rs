@@ -281,11 +281,15 @@ pub(super) fn start_server(path: &Path, workers: usize) -> Process {
 
 /// Each client may have so many calls open.
 pub(super) fn start_server_with(path: &Path, workers: usize, calls_max: u32) -> Process {
-    let mut command = command("serves", path);
-    command.env(WORKERS, workers.to_string()).env(CALLS_MAX, calls_max.to_string());
-    let mut server = Process::spawn(command);
+    let mut server = Process::spawn(server_command(path, workers, calls_max));
     assert_eq!(server.hear(), "serving");
     server
+}
+
+pub(super) fn server_command(path: &Path, workers: usize, calls_max: u32) -> Command {
+    let mut command = command("serves", path);
+    command.env(WORKERS, workers.to_string()).env(CALLS_MAX, calls_max.to_string());
+    command
 }
 
 /// A child that ends with a failure as soon as one of its threads panics.

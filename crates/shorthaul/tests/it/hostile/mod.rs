@@ -10,6 +10,7 @@ mod cycles;
 mod descriptor;
 mod edges;
 mod extremes;
+mod foreign;
 mod framing;
 pub(super) mod fuse;
 mod given;
@@ -32,8 +33,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shorthaul::{
-    Buffer, Code, DirectClient, InboundCall, Lane, RunningServer, SealedObject, Server,
-    ServerOptions, Status,
+    Buffer, Code, DirectClient, FillMethod, FillPolicy, InboundCall, Lane, RunningServer,
+    SealedObject, Server, ServerOptions, Status,
 };
 use tempfile::TempDir;
 
@@ -121,6 +122,13 @@ fn serve(
             let bytes = u64::from_le_bytes(call.request()[..8].try_into().unwrap()) as usize;
             let seed = call.request()[8];
             call.payload(bytes)?.copy_from(&pattern(bytes, seed))?;
+            call.reply(&[seed])
+        }
+        "fill by writing" => {
+            let bytes = u64::from_le_bytes(call.request()[..8].try_into().unwrap()) as usize;
+            let seed = call.request()[8];
+            let policy = FillPolicy { method: FillMethod::Write, ..FillPolicy::default() };
+            call.payload_with(bytes, policy)?.copy_from(&pattern(bytes, seed))?;
             call.reply(&[seed])
         }
         "echo" => {

@@ -10,12 +10,15 @@ use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, SealFlags};
 use rustix::process::{Pid, Signal, kill_process};
+use shorthaul::limits::Limits;
 
 use super::descriptor::{check_bytes, memory_file, registered};
 use super::raw::{self, Place, Raw};
 use super::{PATIENCE, Stage, isolated, pattern, rounds};
-use crate::child::{Process, arguments, command, prepare, say};
-use crate::service::{AnyClient, Way, check, request};
+use crate::child::{Process, arguments, prepare, say};
+use crate::kill::clients;
+use crate::service::AnyClient;
+use crate::workload::{Way, server_command};
 
 /// Cuts a memory file to nothing and lets it grow again, all the time that `run` takes.
 fn while_cut(file: &OwnedFd, bytes: u64, run: impl FnOnce()) {
@@ -70,6 +73,11 @@ fn memory_that_is_cut_under_a_fill_ends_no_server() {
                 assert_eq!((reply.code, reply.lane), (raw::OK, raw::LANE_FILL_MAP), "{reply:?}");
                 raw.send_with(&raw::fill(1, Place::one_shot(bytes), bytes, 1), &[sealed.as_fd()]);
                 assert_eq!(raw.reply().code, raw::OK);
+                // By the kernel.
+                raw.send(&raw::fill_by_writing(1, Place::region(1, 0, bytes), bytes, 1));
+                let reply = raw.reply();
+                let told = (reply.code, reply.lane, reply.payload_bytes);
+                assert_eq!(told, (raw::OK, raw::LANE_FILL_WRITE, bytes), "{reply:?}");
                 if round % 100 == 0 {
                     first.honest_calls();
                     second.honest_calls();
@@ -79,6 +87,9 @@ fn memory_that_is_cut_under_a_fill_ends_no_server() {
         raw.send(&raw::fill(1, Place::region(1, 0, bytes), bytes, 9));
         assert_eq!(raw.reply().payload_bytes, bytes);
         check_bytes(&sealed, 0, &pattern(bytes as usize, 9));
+        raw.send(&raw::fill_by_writing(1, Place::region(1, 0, bytes), bytes, 10));
+        assert_eq!(raw.reply().payload_bytes, bytes);
+        check_bytes(&sealed, 0, &pattern(bytes as usize, 10));
         drop((raw, sealed, unsealed));
         first.ends_clean();
         second.ends_clean();
@@ -139,19 +150,20 @@ fn signals() -> Vec<String> {
 }
 
 /// A client that is stopped in the middle of whatever it does, with the least right to the one CPU
-/// that all share, holds nothing that the server needs.
+/// that all share, holds nothing that the server needs. Its own calls go on where it was stopped,
+/// which makes some of its system calls end early: it ends itself if one fails.
 #[test]
 fn a_client_that_gets_no_time_holds_nobody_up() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s");
     let cpu = first_cpu();
-    let mut server = Process::spawn(on_cpu(cpu, command("server", &path), &["taskset", "-c"]));
+    let server = server_command(&path, 2, Limits::default().calls_max);
+    let mut server = Process::spawn(on_cpu(cpu, server, &["taskset", "-c"]));
     assert_eq!(server.hear(), "serving");
-    for (index, way) in Way::ALL.into_iter().enumerate() {
-        let mut slow = command("is slow", &path);
-        slow.env("SHORTHAUL_TEST_WAY", index.to_string());
+    for way in Way::ALL {
+        let slow = clients::command(&path, way);
         let mut slow = Process::spawn(on_cpu(cpu, slow, &["nice", "-n", "19", "taskset", "-c"]));
-        assert_eq!(slow.hear(), "under way");
+        slow.hear();
         let pid = Pid::from_raw(slow.id() as i32).unwrap();
         let mut honest =
             [true, false].map(|is_direct| AnyClient::connect(&path, is_direct).unwrap());
@@ -159,28 +171,13 @@ fn a_client_that_gets_no_time_holds_nobody_up() {
             thread::sleep(Duration::from_micros(round * 37 % 900));
             kill_process(pid, Signal::STOP).unwrap();
             for client in &mut honest {
-                let asked = request(BYTES, round as u8);
-                let reply = client.send(way, "", &asked, BYTES, PATIENCE).unwrap();
-                check(&reply, BYTES, round as u8);
+                way.call(client.caller(), (BYTES, round as u8), PATIENCE).unwrap();
             }
             kill_process(pid, Signal::CONT).unwrap();
         }
         slow.kill();
     }
     server.kill();
-}
-
-/// What the child does that is stopped.
-pub(crate) fn call_for_ever(path: &Path) {
-    let way = Way::ALL[std::env::var("SHORTHAUL_TEST_WAY").unwrap().parse::<usize>().unwrap()];
-    let mut client = AnyClient::connect(path, true).unwrap();
-    for round in (0..=u8::MAX).cycle() {
-        let reply = client.send(way, "", &request(BYTES, round), BYTES, PATIENCE * 2).unwrap();
-        check(&reply, BYTES, round);
-        if round == 0 {
-            say("under way");
-        }
-    }
 }
 
 /// `command` under `prefix` and the number of a CPU, with its environment.

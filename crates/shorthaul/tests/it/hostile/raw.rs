@@ -392,6 +392,13 @@ pub(crate) fn fill(id: u64, place: Place, bytes: u64, seed: u8) -> Vec<u8> {
     call(id, place, b"fill", &request)
 }
 
+/// The same, by pwrite(2).
+pub(crate) fn fill_by_writing(id: u64, place: Place, bytes: u64, seed: u8) -> Vec<u8> {
+    let mut request = bytes.to_le_bytes().to_vec();
+    request.push(seed);
+    call(id, place, b"fill by writing", &request)
+}
+
 pub(crate) fn register(region: u64, bytes: u64) -> Vec<u8> {
     let body = [region.to_le_bytes(), bytes.to_le_bytes()].concat();
     frame(REGISTER, 1, &body, b"")

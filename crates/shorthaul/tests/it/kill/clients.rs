@@ -2,13 +2,14 @@
 
 use std::env;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::census::Census;
 use super::super::child::{Process, say};
 use super::super::service::AnyClient;
-use super::super::workload::{Random, Way, command, fail_at_once, start_server};
+use super::super::workload::{self, Random, Way, fail_at_once, start_server};
 use super::{BYTES, PATIENCE, RECOVERY_MAX, rounds};
 
 /// The role of a client that is there to be killed: both kinds at once connect, make some calls
@@ -38,6 +39,14 @@ pub(crate) fn call_for_ever(path: &Path) {
     });
 }
 
+/// A process that plays that role, by one lane.
+pub(crate) fn command(path: &Path, way: Way) -> Command {
+    let mut command = workload::command("is killed", path);
+    let index = Way::ALL.iter().position(|&other| other == way).unwrap();
+    command.env(WAY, index.to_string());
+    command
+}
+
 fn kill_clients(way: Way) {
     let mut random = Random::new(&format!("killing clients, {way:?}"));
     let folder = tempfile::tempdir().unwrap();
@@ -47,12 +56,9 @@ fn kill_clients(way: Way) {
     let mut honest = AnyClient::connect(&path, true).unwrap();
     way.call(honest.caller(), (BYTES, 1), PATIENCE).unwrap();
     let before = settled(server.id(), way);
-    let index = Way::ALL.iter().position(|&other| other == way).unwrap();
     let (rounds, mut longest) = (rounds(if way == Way::Sealed { 5 } else { 15 }), Duration::ZERO);
     for round in 0..rounds {
-        let mut command = command("is killed", &path);
-        command.env(WAY, index.to_string());
-        let mut client = Process::spawn(command);
+        let mut client = Process::spawn(command(&path, way));
         let micros: u64 = client.hear().parse().unwrap();
         thread::sleep(Duration::from_micros(random.below(micros * 3 / 2)));
         client.kill();
