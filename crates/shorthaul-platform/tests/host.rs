@@ -15,8 +15,10 @@ static FAULTS: AtomicUsize = AtomicUsize::new(0);
 /// Notes the fault and puts a page where there was none.
 extern "C" fn on_fault(_: libc::c_int, about: *mut libc::siginfo_t, _: *mut libc::c_void) {
     FAULTS.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: the kernel passes a valid siginfo_t of a fault.
-    let at = unsafe { (*about).si_addr() } as usize;
+    // SAFETY: the kernel has just made it for this handler.
+    let about = unsafe { &*about };
+    // SAFETY: of SIGBUS it has an address.
+    let at = unsafe { about.si_addr() } as usize;
     // SAFETY: touches no memory of ours.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;

@@ -12,6 +12,9 @@ use super::raw::{self, Place, Raw, Upload};
 use super::uploads::sealed_file;
 use super::{PATIENCE, Stage, isolated};
 
+/// Fields of a frame: where each is, and its bytes.
+type Fields<'a> = &'a [(usize, usize)];
+
 /// What a field of 1, 2, 4 or 8 bytes is set to; cut to its width.
 const NUMBERS: [u64; 14] = [
     0,
@@ -105,7 +108,7 @@ fn any_number_in_any_field_of_a_clients_frame() {
             ..Place::region(1, 64, 1000)
         };
         let parts = [64, 36];
-        let subjects: [(Vec<u8>, &[(usize, usize)], usize); 10] = [
+        let subjects: [(Vec<u8>, Fields<'_>, usize); 10] = [
             (raw::hello_with(raw::SEALED), &HELLO, 0),
             (raw::fill(1, every, 100, 1), &CALL, 0),
             (raw::fill(1, Place::one_shot(4096), 100, 1), &CALL, 1),
@@ -182,7 +185,7 @@ fn any_number_in_any_field_of_a_servers_frame() {
         let registered = raw::frame(raw::REGISTERED, 0, &registered, b"");
         let notice = raw::frame(raw::NOTICE, 0, &raw::goodbye_body(4, "data"), b"");
         let goodbye = raw::frame(raw::GOODBYE, 0, &raw::goodbye_body(14, "bye"), b"");
-        let subjects: [(Vec<u8>, &[(usize, usize)]); 6] = [
+        let subjects: [(Vec<u8>, Fields<'_>); 6] = [
             (none.clone(), &REPLY),
             (inline, &REPLY),
             (fill, &REPLY),
