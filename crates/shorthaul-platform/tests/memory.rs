@@ -131,8 +131,8 @@ fn rare_files() -> Vec<Subject> {
     let mut found = Vec::new();
     let mut add = |name, number: libc::c_long, is_writable: bool| {
         match u32::try_from(number) {
-            // SAFETY: just made by the kernel for us, and nobody else knows its number.
             Ok(number) => {
+                // SAFETY: just made by the kernel for us, and nobody else knows its number.
                 let descriptor = unsafe { OwnedFd::from_raw_fd(number as i32) };
                 let as_peer = if is_writable { NotShmem } else { Verdict::AccessMode };
                 found.push(subject(name, descriptor, as_peer, NotShmem));

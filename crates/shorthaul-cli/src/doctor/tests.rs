@@ -115,7 +115,7 @@ fn limits_are_held_against_what_a_server_can_need() {
 
 #[test]
 fn a_container_is_judged_by_what_is_left() {
-    let group = |used| Some(Memory { limit: 8 << 30, used, folder: PathBuf::from("/cg") });
+    let group = |used| Some(Memory { limit: 12 << 30, used, folder: PathBuf::from("/cg") });
     let groups = [Ok(group(4 << 30)), Ok(group((4 << 30) + 1)), Ok(group(u64::MAX)), Ok(None)];
     let found = groups.map(limits::group_memory);
     assert!(found[2].found.contains("0 B left"), "{:?}", found[2]);
