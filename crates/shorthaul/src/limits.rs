@@ -123,7 +123,8 @@ pub(crate) const LENT_LOOKS_AT_LIMIT: usize = 64;
 /// How many of each user's are looked at when nothing else happens, and how often.
 pub(crate) const LENT_LOOKS_AT_REST: usize = 1024;
 pub(crate) const LENT_REST: Duration = Duration::from_secs(1);
-/// When they are looked at after a connection has ended: its client may be gone, and what it held.
+/// How soon they are looked at after a connection has ended, and then twice as late each time: its
+/// client may be gone, and so may what it held.
 pub(crate) const LENT_REST_AFTER_END: Duration = Duration::from_millis(50);
 /// Spare inline memory that a pool keeps.
 pub(crate) const POOL_BYTES_MAX: usize = 256 << 20;

@@ -47,8 +47,9 @@ pub(super) struct Reactor {
     spent: Vec<Spent>,
     acceptor: Option<Acceptor>,
     stop_by: Option<Instant>,
-    /// When sealed answers that are out are looked at next.
+    /// When sealed answers that are out are looked at next, and how long after the last time.
     lent_at: Instant,
+    lent_rest: Duration,
 }
 
 /// Accepts for all reactors.
@@ -91,6 +92,7 @@ impl Reactor {
             acceptor,
             stop_by: None,
             lent_at: Instant::now(),
+            lent_rest: LENT_REST,
         })
     }
 
@@ -329,6 +331,8 @@ impl Reactor {
         self.spent.extend(spent);
         let Some(driver) = self.drivers.get_mut(&key) else {
             self.shared.reaper.bury(keep);
+            drop(answer);
+            self.look_after_lent_soon();
             return;
         };
         for (region_key, mapping) in keep {
@@ -387,9 +391,16 @@ impl Reactor {
     /// Lets go of sealed answers that clients have let go of, also while nothing else happens.
     fn look_after_lent(&mut self, now: Instant) {
         if now >= self.lent_at {
-            self.lent_at = now + LENT_REST;
+            self.lent_rest = (self.lent_rest * 2).min(LENT_REST);
+            self.lent_at = now + self.lent_rest;
             self.shared.look_after_lent();
         }
+    }
+
+    /// What a client had may be its no more.
+    fn look_after_lent_soon(&mut self) {
+        self.lent_rest = LENT_REST_AFTER_END;
+        self.lent_at = self.lent_at.min(Instant::now() + LENT_REST_AFTER_END);
     }
 
     /// Ends a connection: its waiting calls are dropped, its running ones told, its regions let go.
@@ -406,7 +417,7 @@ impl Reactor {
         driver.peer.close();
         driver.deregister(self.poll.registry());
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
-        self.lent_at = self.lent_at.min(Instant::now() + LENT_REST_AFTER_END);
+        self.look_after_lent_soon();
         let waiting = self.shared.forget(key);
         let mappings: Vec<_> =
             driver.connection.regions().filter_map(|region| self.mappings.forget(region)).collect();
