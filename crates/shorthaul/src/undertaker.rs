@@ -171,6 +171,7 @@ mod models;
 #[cfg(test)]
 #[cfg(not(shorthaul_models))]
 mod tests {
+    use std::sync::LazyLock;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
@@ -187,7 +188,8 @@ mod tests {
 
     #[test]
     fn nobodys_remains_wait_behind_another_users() {
-        let undertaker: &'static Undertaker = Box::leak(Box::new(Undertaker::new(5, 2)));
+        static UNDERTAKER: LazyLock<Undertaker> = LazyLock::new(|| Undertaker::new(5, 2));
+        let undertaker = &*UNDERTAKER;
         let (ended, ends) = channel();
         let bury = |uid, number| {
             let (release, released) = channel();
@@ -212,7 +214,8 @@ mod tests {
 
     #[test]
     fn threads_are_bounded_and_what_waits_is_served_at_last() {
-        let undertaker: &'static Undertaker = Box::leak(Box::new(Undertaker::new(2, 2)));
+        static UNDERTAKER: LazyLock<Undertaker> = LazyLock::new(|| Undertaker::new(2, 2));
+        let undertaker = &*UNDERTAKER;
         let (ended, ends) = channel();
         let release: Vec<_> = (0..40)
             .map(|number| {
