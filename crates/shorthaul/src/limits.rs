@@ -101,6 +101,8 @@ pub(crate) const TURN_FRAMES_MAX: usize = 64;
 pub(crate) const CLIENT_TURN_FRAMES_MAX: usize = 1024;
 /// Frames waiting to be written, beyond which nothing more is read from that peer.
 pub(crate) const OUTBOX_FRAMES_MAX: usize = 1024;
+/// Bytes of those, payloads apart, beyond which nothing more is read either.
+pub(crate) const OUTBOX_BYTES_MAX: usize = 4 << 20;
 /// Inline payload bytes that one connection may have in answers under way (being made, or waiting
 /// to be written); one call is always let through.
 pub(crate) const INLINE_BYTES_UNDER_WAY_MAX: u64 = 64 << 20;

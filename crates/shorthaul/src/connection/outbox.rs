@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 #[cfg(any(all(test, not(shorthaul_models)), fuzzing))]
 use crate::limits::STAGING_BYTES;
-use crate::limits::{OUTBOX_FRAMES_MAX, WRITE_STALL_TIMEOUT};
+use crate::limits::{OUTBOX_BYTES_MAX, OUTBOX_FRAMES_MAX, WRITE_STALL_TIMEOUT};
 use crate::payload::{MemoryPool, PooledMemory};
 use crate::wire::Head;
 
@@ -17,6 +17,8 @@ use crate::wire::Head;
 #[derive(Debug)]
 pub(super) struct Outbox<D> {
     frames: VecDeque<OutFrame<D>>,
+    /// Bytes of all their heads.
+    head_bytes: usize,
     /// Bytes of the first frame that are written already.
     written: usize,
     /// When the peer last took something, while something waits.
@@ -45,10 +47,11 @@ pub(crate) struct Transmit<'a, D> {
 
 impl<D> Outbox<D> {
     pub(super) fn new() -> Self {
-        Self { frames: VecDeque::new(), written: 0, moved_at: None }
+        Self { frames: VecDeque::new(), head_bytes: 0, written: 0, moved_at: None }
     }
 
     pub(super) fn push(&mut self, frame: OutFrame<D>) {
+        self.head_bytes += frame.head.len();
         self.frames.push_back(frame);
     }
 
@@ -62,7 +65,7 @@ impl<D> Outbox<D> {
 
     /// Whether so much waits that the peer should be given no reason for more.
     pub(super) fn is_crowded(&self) -> bool {
-        self.frames.len() >= OUTBOX_FRAMES_MAX
+        self.frames.len() >= OUTBOX_FRAMES_MAX || self.head_bytes >= OUTBOX_BYTES_MAX
     }
 
     /// The next parts to write. `borrowed` is the payload that lies in memory of the caller's, if a
@@ -102,6 +105,7 @@ impl<D> Outbox<D> {
             && self.written >= first.bytes()
         {
             self.written -= first.bytes();
+            self.head_bytes -= first.head.len();
             payload_bytes += first.payload_bytes as u64;
             self.frames.pop_front();
         }
@@ -122,7 +126,7 @@ impl<D> Outbox<D> {
 
     /// Forgets all that waits; the descriptors come back. Of use only at the end.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = D> {
-        (self.written, self.moved_at) = (0, None);
+        (self.head_bytes, self.written, self.moved_at) = (0, 0, None);
         self.frames.drain(..).flat_map(|frame| frame.descriptors)
     }
 

@@ -536,6 +536,8 @@ impl Open {
             completion.spent = Some(spent);
             return State::Answered(completion);
         }
+        // Given back first: the answer says that the client may call again.
+        drop(self.place);
         self.peer.complete(completion);
         // Unmapping and closing take their time: after the answer is on its way.
         drop(spent);

@@ -185,12 +185,14 @@ impl Driver {
         self.is_idle() && (self.is_half_closed || self.has_said_goodbye)
     }
 
-    /// Says goodbye once nothing is open any more, if it is to.
-    pub(super) fn drain(&mut self) {
-        if self.is_draining && !self.has_said_goodbye && self.is_idle() {
+    /// Says goodbye once nothing is open any more, if it is to; true if it has.
+    pub(super) fn drain(&mut self) -> bool {
+        let says_goodbye = self.is_draining && !self.has_said_goodbye && self.is_idle();
+        if says_goodbye {
             self.has_said_goodbye = true;
             self.connection.link.say_goodbye(Code::Unavailable, "the server is shutting down");
         }
+        says_goodbye
     }
 
     fn is_idle(&self) -> bool {

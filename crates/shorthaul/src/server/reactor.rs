@@ -199,7 +199,11 @@ impl Reactor {
         };
         driver.is_queued = false;
         driver.drain();
-        let written = driver.flush(self.poll.registry(), now)?;
+        let mut written = driver.flush(self.poll.registry(), now)?;
+        // What was written may have been all that it was kept for.
+        if driver.drain() {
+            written += driver.flush(self.poll.registry(), now)?;
+        }
         if !self.shared.config.inline_handlers {
             self.shared.queue.written(key, written);
         }
@@ -425,10 +429,12 @@ impl Reactor {
         let strangers = driver.connection.take_descriptors();
         let uid = driver.uid();
         let (socket, connection, membership) = driver.into_remains();
-        // Told that this is all; closing it can wait for what is in it.
-        socket.shutdown(Shutdown::Both).ok();
-        self.shared.reaper.bury((waiting, mappings, connection));
-        undertaker::bury(uid, (socket, strangers, membership));
+        if shut_down(&socket) && strangers.is_empty() {
+            self.shared.reaper.bury((waiting, mappings, connection, socket, membership));
+        } else {
+            self.shared.reaper.bury((waiting, mappings, connection));
+            undertaker::bury(uid, (socket, strangers, membership));
+        }
     }
 
     fn stop(&mut self, by: Instant) {
@@ -529,11 +535,19 @@ pub(super) fn admit(socket: UnixStream, shared: &Arc<Shared>, inbox: &Arc<Inbox<
             shared.stats.connections_refused.add(1);
             let goodbye = Frame::Goodbye { code: status.code, message: &status.message }.encode(0);
             socket::send(socket.as_fd(), &[io::IoSlice::new(&goodbye)], &[], Wait::Never).ok();
-            // It is told that this is all; closing it can wait for what it has sent.
-            socket.shutdown(Shutdown::Both).ok();
-            undertaker::bury(uid, socket);
+            if !shut_down(&socket) {
+                undertaker::bury(uid, socket);
+            }
         }
     }
+}
+
+/// Tells a client that this is all, and whether closing the socket waits for nobody: so it is if
+/// nothing is in it that nobody has read, for then no descriptors are.
+fn shut_down(socket: &UnixStream) -> bool {
+    // Nothing more can come after this.
+    socket.shutdown(Shutdown::Both).is_ok()
+        && rustix::io::ioctl_fionread(socket).is_ok_and(|bytes| bytes == 0)
 }
 
 fn welcome(

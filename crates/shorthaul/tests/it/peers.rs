@@ -1,13 +1,14 @@
 //! Who may talk to whom.
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use shorthaul::{
     Client, ClientOptions, DirectClient, Error, InboundCall, Result, Server, ServerOptions,
     peer_policy,
 };
 
-use super::service::{AnyClient, serve, start};
+use super::service::{AnyClient, PATIENCE, serve, start};
 
 fn assert_refused<T: std::fmt::Debug>(outcome: Result<T>, reason: &str) {
     let error = outcome.unwrap_err();
@@ -62,6 +63,29 @@ fn each_side_knows_the_other() {
         };
         assert_eq!((server.pid, server.uid), (Some(std::process::id()), own_uid));
     }
+}
+
+#[test]
+fn a_server_that_stops_says_so_behind_the_last_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let (arrive, arrived) = std::sync::mpsc::channel();
+    let answer = move |call: &mut InboundCall| {
+        arrive.send(()).unwrap();
+        thread::sleep(Duration::from_millis(300));
+        call.payload(100_000)?.fill(7, 100_000)?;
+        call.reply(b"here")
+    };
+    let server = Server::bind(&path).unwrap().start(answer).unwrap();
+    let client = Client::connect(&path).unwrap();
+    let pending = Client::start(client.call("").inline(100_000)).unwrap();
+    arrived.recv().unwrap();
+    let began = Instant::now();
+    assert!(server.stop(PATIENCE));
+    assert!(began.elapsed() < PATIENCE / 2, "it waited for nothing");
+    assert_eq!(pending.wait().unwrap().response(), b"here");
+    let failed = client.call("").send().unwrap_err();
+    assert!(failed.error().to_string().contains("shutting down"), "{}", failed.error());
 }
 
 #[test]

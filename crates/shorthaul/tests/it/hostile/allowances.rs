@@ -1,5 +1,9 @@
 //! What the connections of one user may have together: a call over it fails, and nothing else.
 
+use std::io::Write;
+use std::thread;
+use std::time::Duration;
+
 use shorthaul::ServerOptions;
 
 use super::raw::{self, Place, Raw};
@@ -96,4 +100,32 @@ fn connections_of_one_user_share_its_calls() {
     second.send(&raw::call(1, Place::NONE, b"echo", b"one"));
     assert_eq!(second.reply().response, b"one");
     stage.honest_calls();
+}
+
+/// Responses wait to be written as payloads do: who doesn't read them is read no more calls from.
+#[test]
+fn responses_that_nobody_reads_are_bounded() {
+    const CALLS: u64 = 1000;
+    let mut stage = Stage::new();
+    let mut raw = Raw::open(&stage.path);
+    let mut writing = raw.socket.try_clone().unwrap();
+    let sending = thread::spawn(move || {
+        for id in 0..CALLS {
+            writing.write_all(&raw::call(id, Place::NONE, b"echo", &[id as u8; 65_536])).unwrap();
+        }
+    });
+    let (mut taken, mut before) = (0, u64::MAX);
+    eventually("the server takes no more", || {
+        thread::sleep(Duration::from_millis(300));
+        before = std::mem::replace(&mut taken, stage.server.stats().calls);
+        taken == before
+    });
+    // Four mebibytes of responses, the calls that may be open, and what one read brings.
+    assert!((64..300).contains(&taken), "{taken} calls were taken");
+    stage.honest_calls();
+    for _ in 0..CALLS {
+        let reply = raw.reply();
+        assert!(reply.response.iter().all(|&byte| byte == reply.id as u8));
+    }
+    sending.join().unwrap();
 }
