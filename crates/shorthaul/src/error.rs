@@ -212,6 +212,9 @@ pub(crate) fn memory_advice(error: &io::Error) -> &'static str {
         }
         Some(Errno::FBIG) => " (it is over this process's limit for files: raise RLIMIT_FSIZE)",
         Some(Errno::MFILE | Errno::NFILE) => " (no descriptor is left: raise RLIMIT_NOFILE)",
+        None if error.kind() == io::ErrorKind::QuotaExceeded => {
+            " (its user has as much inline as it may: wait for answers, or offer a buffer)"
+        }
         _ => "",
     }
 }

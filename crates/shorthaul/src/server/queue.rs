@@ -196,8 +196,8 @@ impl<C: Queued> ServiceQueue<C> {
 }
 
 /// Says that a call of one of two queues was answered by `moved_bytes` bytes, of which
-/// `inline_bytes` will be written to the socket. Until then they count in `queue` only, for that is
-/// what is told of it.
+/// `inline_bytes` will be written to the socket. Until then those of calls that may wait count in
+/// both, for they go the same way as all others. Tell both what is written.
 pub(crate) fn settle<C: Queued>(
     [queue, waiting_queue]: [&ServiceQueue<C>; 2],
     connection: u64,
@@ -212,7 +212,7 @@ pub(crate) fn settle<C: Queued>(
     if inline_bytes > 0 {
         queue.lock().lines.entry(connection).or_default().inline_bytes += inline_bytes;
     }
-    waiting_queue.answered(connection, bytes, moved_bytes, inline_bytes_max, 0);
+    waiting_queue.answered(connection, bytes, moved_bytes, inline_bytes_max, inline_bytes);
 }
 
 impl<C: Queued> State<C> {

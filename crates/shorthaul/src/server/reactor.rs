@@ -205,7 +205,7 @@ impl Reactor {
             written += driver.flush(self.poll.registry(), now)?;
         }
         if !self.shared.config.inline_handlers {
-            self.shared.queue.written(key, written);
+            self.shared.written(key, written);
         }
         if driver.is_done() {
             return Err(End::Closed);

@@ -127,6 +127,14 @@ impl Shared {
         queue::settle(queues, connection, charge, moved_bytes, inline_bytes);
     }
 
+    /// Says that so many bytes of a connection's inline answers are written to its socket.
+    pub(super) fn written(&self, connection: u64, inline_bytes: u64) {
+        self.queue.written(connection, inline_bytes);
+        if self.config.descriptors != Descriptors::Refuse {
+            self.waiting_queue.written(connection, inline_bytes);
+        }
+    }
+
     /// Forgets a connection; returns the calls that had not begun.
     pub(super) fn forget(&self, connection: u64) -> [VecDeque<InboundCall>; 2] {
         [self.queue.forget(connection), self.waiting_queue.forget(connection)]
