@@ -2,12 +2,16 @@
 //! that lingers, a file of a slow file system), so it is done on threads of its own, and the
 //! remains of one user never wait behind another's.
 
-use std::any::Any;
 use std::collections::VecDeque;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::{OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
+use rustix::net::sockopt;
+use shorthaul_platform::socket::{self, Descriptors, Wait};
 
 use crate::limits::{UNDERTAKERS_MAX, UNDERTAKERS_PER_USER_MAX};
 use crate::origin::Origin;
@@ -15,7 +19,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// Drops `remains`, which user `uid` has opened, elsewhere. What waits is bounded by what it is
 /// made of: descriptors, of which this process can have only so many.
-pub(crate) fn bury(uid: u32, remains: impl Send + 'static) {
+pub(crate) fn bury(uid: u32, remains: impl Remains + 'static) {
     static UNDERTAKER: OnceLock<(Origin, Undertaker)> = OnceLock::new();
     let new = || (Origin::here(), Undertaker::new(UNDERTAKERS_MAX, UNDERTAKERS_PER_USER_MAX));
     let (origin, undertaker) = UNDERTAKER.get_or_init(new);
@@ -25,7 +29,55 @@ pub(crate) fn bury(uid: u32, remains: impl Send + 'static) {
     }
 }
 
-type Remains = Box<dyn Any + Send>;
+/// What strangers have opened, and what is to be given back after it is closed.
+pub(crate) trait Remains: Send {
+    /// Has its closing wait for as few as possible.
+    fn calm(&self);
+}
+
+impl Remains for OwnedFd {
+    /// A TCP socket's last close doesn't wait for its other end then; what is in it is still sent.
+    fn calm(&self) {
+        // Refused for what is no socket.
+        sockopt::set_socket_linger(self, None).ok();
+    }
+}
+
+impl Remains for Vec<OwnedFd> {
+    fn calm(&self) {
+        self.iter().for_each(OwnedFd::calm);
+    }
+}
+
+impl Remains for UnixStream {
+    /// Descriptors that nobody has read would be closed with it as they are.
+    fn calm(&self) {
+        // Nothing more can come after this, so that there is an end.
+        self.shutdown(Shutdown::Read).ok();
+        let mut space = [0; UNREAD_BYTES];
+        while let Ok(received) = socket::receive(self.as_fd(), &mut space, Wait::Never) {
+            let (Descriptors::Arrived(strangers)
+            | Descriptors::Lost(strangers)
+            | Descriptors::TooMany(strangers)) = received.descriptors;
+            strangers.iter().for_each(OwnedFd::calm);
+            if received.bytes == 0 {
+                break;
+            }
+        }
+    }
+}
+
+impl<T: Remains> Remains for Option<T> {
+    fn calm(&self) {
+        self.iter().for_each(T::calm);
+    }
+}
+
+impl<T: Remains, S: Send> Remains for (T, S) {
+    fn calm(&self) {
+        self.0.calm();
+    }
+}
 
 /// A line of remains for each user. Threads are started as they are needed, and end when there is
 /// nothing to do. Several may be at one line, so that one of its remains that waits doesn't hold up
@@ -49,7 +101,7 @@ struct State {
 /// There as long as something waits in it or is being dropped.
 #[derive(Default)]
 struct Line {
-    waiting: VecDeque<Remains>,
+    waiting: VecDeque<Box<dyn Remains>>,
     /// Threads that are dropping something of it.
     threads: usize,
     is_in_turn: bool,
@@ -61,7 +113,7 @@ impl Undertaker {
         Self { threads_max, threads_per_user_max, state, arrived }
     }
 
-    fn bury(&'static self, uid: u32, remains: Remains) {
+    fn bury(&'static self, uid: u32, remains: Box<dyn Remains>) {
         let mut state = self.lock();
         state.lines.entry(uid).or_default().waiting.push_back(remains);
         self.call_for_threads(state, uid);
@@ -97,6 +149,7 @@ impl Undertaker {
 
     fn work(&'static self) {
         while let Some((uid, remains)) = self.next() {
+            remains.calm();
             drop(remains);
             let mut state = self.lock();
             state.end_service(uid);
@@ -106,7 +159,7 @@ impl Undertaker {
 
     /// The next of the remains; none when there was nothing to do for a while, for a thread that
     /// ends then.
-    fn next(&'static self) -> Option<(u32, Remains)> {
+    fn next(&'static self) -> Option<(u32, Box<dyn Remains>)> {
         let mut state = self.lock();
         loop {
             if let Some((uid, remains)) = state.take() {
@@ -143,7 +196,7 @@ impl State {
     }
 
     /// Takes the first of the line whose turn it is.
-    fn take(&mut self) -> Option<(u32, Remains)> {
+    fn take(&mut self) -> Option<(u32, Box<dyn Remains>)> {
         let uid = self.turn.pop_front()?;
         let line = self.lines.get_mut(&uid)?;
         line.is_in_turn = false;
@@ -162,6 +215,8 @@ impl State {
     }
 }
 
+/// What is read at a time of what nobody will look at.
+const UNREAD_BYTES: usize = 4096;
 /// How long a thread without work stays.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -178,6 +233,10 @@ mod tests {
 
     /// Something whose end waits for somebody else.
     struct Slow(Receiver<()>, Sender<u32>, u32);
+
+    impl Remains for Slow {
+        fn calm(&self) {}
+    }
 
     impl Drop for Slow {
         fn drop(&mut self) {

@@ -322,7 +322,8 @@ impl Reactor {
         let driver = Driver::new(socket, connection, peer, membership);
         if self.stop_by.is_some() || driver.register(self.poll.registry()).is_err() {
             self.shared.connections.fetch_sub(1, Ordering::Relaxed);
-            undertaker::bury(driver.uid(), driver.into_remains());
+            let (socket, connection, membership) = driver.into_remains();
+            undertaker::bury(membership.account().uid(), (socket, (connection, membership)));
             return;
         }
         self.drivers.insert(key, driver);
@@ -433,7 +434,8 @@ impl Reactor {
             self.shared.reaper.bury((waiting, mappings, connection, socket, membership));
         } else {
             self.shared.reaper.bury((waiting, mappings, connection));
-            undertaker::bury(uid, (socket, strangers, membership));
+            undertaker::bury(uid, strangers);
+            undertaker::bury(uid, (socket, membership));
         }
     }
 
@@ -528,7 +530,9 @@ pub(super) fn admit(socket: UnixStream, shared: &Arc<Shared>, inbox: &Arc<Inbox<
         Ok((peer, membership)) => {
             if let Err(refused) = inbox.push(Command::Adopt(socket, peer, membership)) {
                 shared.connections.fetch_sub(1, Ordering::Relaxed);
-                undertaker::bury(uid, refused);
+                if let Command::Adopt(socket, _, membership) = refused {
+                    undertaker::bury(uid, (socket, membership));
+                }
             }
         }
         Err(status) => {

@@ -33,6 +33,10 @@ impl Seen {
     }
 }
 
+impl Remains for Thing {
+    fn calm(&self) {}
+}
+
 impl Drop for Thing {
     fn drop(&mut self) {
         let Self { seen, user, others } = self;

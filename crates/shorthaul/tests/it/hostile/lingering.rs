@@ -14,7 +14,7 @@ use rustix::net::sockopt;
 use shorthaul::{Client, ClientOptions, DirectClient, ServerOptions, peer_policy};
 
 use super::raw::{self, Place, Raw};
-use super::{PATIENCE, Stage, eventually, isolated, pattern};
+use super::{Census, PATIENCE, Stage, eventually, isolated, pattern};
 
 /// A socket whose last close waits for far longer than any test, and the end that it waits for.
 fn lingering() -> (TcpStream, TcpStream) {
@@ -194,3 +194,28 @@ fn a_client_that_leaves_is_not_held_up_by_its_server() {
 
 /// Longer than everything else takes together.
 const LINGER: Duration = Duration::from_secs(600);
+
+/// More of them than threads that could wait: all are closed while their other ends take nothing.
+#[test]
+fn sockets_that_linger_pile_up_nowhere() {
+    isolated("hostile::lingering::sockets_that_linger_pile_up_nowhere", || {
+        let mut stage = Stage::with(one_reactor());
+        let mut raw = Raw::open(&stage.path);
+        let mut readers = Vec::new();
+        for id in 0..12 {
+            let (socket, reader) = lingering();
+            let call = raw::fill(id, Place::given(100), 100, 1);
+            raw.send_with(&call[..20], &[socket.as_fd()]);
+            // The last copy is the server's.
+            drop(socket);
+            raw.send(&call[20..]);
+            assert_eq!(raw.reply().code, raw::PERMISSION_DENIED);
+            readers.push(reader);
+        }
+        // Both ends of the connection are in this process.
+        let allowed = stage.census.descriptors.len() + readers.len() + 2;
+        eventually("all are closed", || Census::take().descriptors.len() <= allowed);
+        drop((raw, readers));
+        stage.ends_clean();
+    });
+}
