@@ -1,5 +1,6 @@
 //! Messages between the processes of a bench: a line of JSON each, with descriptors.
 
+use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -9,16 +10,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use shorthaul_platform::socket::{self, Descriptors, Wait};
 
-/// One end of a socket between two processes that take turns.
+/// One end of a socket between two processes that take turns, but for one that is told of the end
+/// of a run while it is still told of its beginning.
 #[derive(Debug)]
 pub(super) struct Channel {
     stream: UnixStream,
+    /// What came behind the last message.
+    rest: RefCell<Vec<u8>>,
 }
 
 impl Channel {
     pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
         socket::prepare(stream.as_fd())?;
-        Ok(Self { stream })
+        Ok(Self { stream, rest: RefCell::default() })
     }
 
     /// For poll(2).
@@ -45,10 +49,13 @@ impl Channel {
 
     /// The next message and what came along; none when the other side has gone.
     pub(super) fn receive<T: DeserializeOwned>(&self) -> Result<Option<(T, Vec<OwnedFd>)>> {
-        let (mut text, mut found) = (Vec::new(), Vec::new());
+        let (mut text, mut found) = (self.rest.take(), Vec::new());
         let mut buffer = [0; 4096];
-        // Ends with the line, or when the other side has gone: then the kernel says so.
-        while text.last() != Some(&b'\n') {
+        // Ends with a line, or when the other side has gone: then the kernel says so.
+        let end = loop {
+            if let Some(end) = text.iter().position(|&byte| byte == b'\n') {
+                break end + 1;
+            }
             let received = match socket::receive(self.stream.as_fd(), &mut buffer, Wait::Block) {
                 // A signal came.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
@@ -64,7 +71,8 @@ impl Channel {
                 Descriptors::Arrived(descriptors) => found.extend(descriptors),
                 _ => bail!("descriptors were lost on the way: are there too many open files?"),
             }
-        }
+        };
+        self.rest.replace(text.split_off(end));
         let message = serde_json::from_slice(&text).context("a message is not understood")?;
         Ok(Some((message, found)))
     }
@@ -89,6 +97,11 @@ mod tests {
         drop(descriptors);
         // The last writer has gone.
         assert_eq!((&reader).read(&mut [0]).unwrap(), 0);
+        one.send(&1, &[]).unwrap();
+        one.send(&2, &[]).unwrap();
+        for number in [1, 2] {
+            assert_eq!(other.receive::<u32>().unwrap().unwrap().0, number);
+        }
         drop(one);
         assert!(other.receive::<String>().unwrap().is_none());
     }
