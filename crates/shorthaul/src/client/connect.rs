@@ -23,6 +23,7 @@ use crate::connection::client::{ClientConnection, ClientEvent};
 use crate::error::{Error, Result};
 use crate::lane::LaneCounters;
 use crate::limits::{DEADLINE_DEFAULT, HANDSHAKE_TIMEOUT, Limits};
+use crate::origin::Origin;
 use crate::payload::MemoryPool;
 use crate::stream::{self, Flushed, ReceiveError};
 use crate::trust::{PeerPolicy, default_policy};
@@ -132,7 +133,7 @@ pub(crate) fn open<T>(socket: UnixStream, options: &ClientOptions) -> Result<Con
         trust: options.trust,
         server_uid: server.uid,
     });
-    let socket = Socket { stream: Some(socket), server_uid: server.uid };
+    let socket = Socket { stream: Some(socket), server_uid: server.uid, origin: Origin::here() };
     let mut connected = Connected { socket, connection, common, server };
     if let Err(error) = connected.shake_hands() {
         let_go_of_strangers(&mut connected.connection, server.uid);
@@ -160,6 +161,7 @@ pub(crate) struct Socket {
     /// There until dropped.
     stream: Option<UnixStream>,
     server_uid: u32,
+    origin: Origin,
 }
 
 impl Deref for Socket {
@@ -172,7 +174,10 @@ impl Deref for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        undertaker::bury(self.server_uid, self.stream.take());
+        // A forked child's is its parent's too: what is in it is not for the child to take.
+        if self.origin.is_here() {
+            undertaker::bury(self.server_uid, self.stream.take());
+        }
     }
 }
 
