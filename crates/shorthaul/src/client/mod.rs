@@ -57,7 +57,6 @@ pub struct Client {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     server: Credentials,
-    origin: Origin,
     limits: Limits,
     takes_sealed: bool,
     takes_descriptors: bool,
@@ -116,7 +115,6 @@ impl Client {
     pub fn from_stream(stream: UnixStream, options: &ClientOptions) -> Result<Self> {
         let connected = connect::open(stream, options)?;
         let link = &connected.connection.link;
-        let origin = Origin::here();
         let (server, limits) = (connected.server, link.peer_limits());
         let takes_sealed = link.peer_takes_sealed();
         let takes_descriptors = link.peer_takes_descriptors();
@@ -127,7 +125,6 @@ impl Client {
             shared,
             thread: Some(thread),
             server,
-            origin,
             limits,
             takes_sealed,
             takes_descriptors,
@@ -163,7 +160,7 @@ impl Client {
     }
 
     fn buffer_by(&self, bytes: usize, by: Instant) -> Result<Buffer> {
-        self.origin.ensure_here()?;
+        self.shared.origin.ensure_here()?;
         ensure_region_bytes(bytes, &self.limits)?;
         let (memory, memfd) = registrable(bytes)?;
         let region = self.new_id();
@@ -184,7 +181,7 @@ impl Client {
     /// Waits at most `timeout` for a notice from the server. None if none came, or the connection
     /// has ended and every notice was taken, or this is a child that fork(2) has made.
     pub fn notice(&self, timeout: Duration) -> Option<Notice> {
-        self.origin.ensure_here().ok()?;
+        self.shared.origin.ensure_here().ok()?;
         self.shared.notices.wait(deadline_after(timeout))
     }
 
@@ -223,7 +220,7 @@ impl Client {
     }
 
     fn submit(&self, outgoing: Outgoing<'_>) -> Result<Pending<'_>, CallError> {
-        if let Err(error) = self.origin.ensure_here() {
+        if let Err(error) = self.shared.origin.ensure_here() {
             return Err(outgoing.into_error(error));
         }
         let common = &self.shared.common;
@@ -279,7 +276,7 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         // In a child there is no reactor, and what is locked stays so.
-        if !self.origin.is_here() {
+        if !self.shared.origin.is_here() {
             return;
         }
         // One that has ended needs not be stopped.
@@ -317,7 +314,7 @@ impl Pending<'_> {
         let Some(slot) = self.slot.take() else {
             return Err(CallError::without_buffers(Error::Cancelled));
         };
-        self.client.origin.ensure_here().map_err(CallError::without_buffers)?;
+        self.client.shared.origin.ensure_here().map_err(CallError::without_buffers)?;
         match slot.wait(self.deadline) {
             Some(outcome) => {
                 // The reactor has let go of the slot.
@@ -343,7 +340,7 @@ impl Pending<'_> {
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take()
-            && self.client.origin.is_here()
+            && self.client.shared.origin.is_here()
         {
             // What has come already is dropped with the slot; what comes later finds nobody.
             if slot.wait(Instant::now()).is_none() {

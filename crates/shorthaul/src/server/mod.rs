@@ -343,7 +343,8 @@ fn start(
         running.workers.push(spawn(options, role, move || workers::work(&shared, &shared.queue))?);
     }
     let takes_descriptors = options.descriptors != Descriptors::Refuse;
-    for index in 0..if takes_descriptors { options.waiting_workers } else { 0 } {
+    let waiting_workers = if takes_descriptors { options.waiting_workers } else { 0 };
+    for index in 0..waiting_workers {
         let shared = Arc::clone(&shared);
         let role = ThreadRole::WaitingWorker(index);
         let work = move || workers::work(&shared, &shared.waiting_queue);
