@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::Client;
 use super::connect::ClientOptions;
@@ -19,18 +19,12 @@ use crate::error::{Error, Result};
 pub struct Reconnecting {
     path: PathBuf,
     options: ClientOptions,
-    state: Mutex<State>,
-    attempted: Condvar,
+    latest: Mutex<Arc<Attempt>>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    client: Option<Arc<Client>>,
-    is_connecting: bool,
-    /// How many attempts have ended, and why the last one failed if it did.
-    attempts: u64,
-    failure: Option<Error>,
-}
+/// What came of connecting once, or will: each who waits for it holds it, so that the next attempt
+/// takes nothing from them. One that panicked is made again by who waited.
+type Attempt = OnceLock<Result<Arc<Client>>>;
 
 impl Reconnecting {
     /// A client of the server at `path`, which is connected when it is first asked for.
@@ -38,8 +32,7 @@ impl Reconnecting {
         Self {
             path: path.as_ref().to_owned(),
             options,
-            state: Mutex::default(),
-            attempted: Condvar::new(),
+            latest: Mutex::default(),
         }
     }
 
@@ -49,60 +42,35 @@ impl Reconnecting {
     /// # Errors
     /// As [`Client::connect`]. The next to ask tries again.
     pub fn client(&self) -> Result<Arc<Client>> {
-        let mut state = self.lock();
-        if let Some(client) = state.living() {
-            return Ok(client);
-        }
-        if !state.is_connecting {
-            state.is_connecting = true;
-            state.failure = None;
-            let ended = state.client.take();
-            drop(state);
-            drop(ended);
-            return self.connect();
-        }
-        let before = state.attempts;
-        while state.attempts == before {
-            state = self.attempted.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        match (&state.client, &state.failure) {
-            (Some(client), _) => Ok(Arc::clone(client)),
-            (None, Some(failure)) => Err(told_again(failure)),
-            (None, None) => Err(Error::ConnectionLost("who was connecting gave up".into())),
+        let mut failure = None;
+        let attempt = self.attempt();
+        let outcome = attempt.get_or_init(|| {
+            Client::connect_with(&self.path, &self.options).map(Arc::new).map_err(|error| {
+                let again = told_again(&error);
+                failure = Some(error);
+                again
+            })
+        });
+        match outcome {
+            Ok(client) => Ok(Arc::clone(client)),
+            Err(told) => Err(failure.unwrap_or_else(|| told_again(told))),
         }
     }
 
-    fn connect(&self) -> Result<Arc<Client>> {
-        let _attempt = Attempt(self);
-        let connected = Client::connect_with(&self.path, &self.options).map(Arc::new);
-        let mut state = self.lock();
-        state.failure = connected.as_ref().err().map(told_again);
-        state.client = connected.as_ref().ok().map(Arc::clone);
-        drop(state);
-        connected
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// An attempt to connect, which is over when this is dropped: a policy of the caller's may panic.
-struct Attempt<'a>(&'a Reconnecting);
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.is_connecting = false;
-        state.attempts += 1;
-        drop(state);
-        self.0.attempted.notify_all();
-    }
-}
-
-impl State {
-    fn living(&self) -> Option<Arc<Client>> {
-        self.client.as_ref().filter(|client| client.is_alive()).map(Arc::clone)
+    /// The latest attempt; a new one if that has failed or its connection is no more.
+    fn attempt(&self) -> Arc<Attempt> {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = match latest.get() {
+            Some(Ok(client)) => !client.is_alive(),
+            Some(Err(_)) => true,
+            None => false,
+        };
+        let ended = is_over.then(|| std::mem::take(&mut *latest));
+        let attempt = Arc::clone(&latest);
+        drop(latest);
+        // Letting go of a client takes a while.
+        drop(ended);
+        attempt
     }
 }
 
