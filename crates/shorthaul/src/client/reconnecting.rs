@@ -29,11 +29,7 @@ type Attempt = OnceLock<Result<Arc<Client>>>;
 impl Reconnecting {
     /// A client of the server at `path`, which is connected when it is first asked for.
     pub fn new(path: impl AsRef<Path>, options: ClientOptions) -> Self {
-        Self {
-            path: path.as_ref().to_owned(),
-            options,
-            latest: Mutex::default(),
-        }
+        Self { path: path.as_ref().to_owned(), options, latest: Mutex::default() }
     }
 
     /// The client. Connects if there is none whose connection lives, as far as is known; waits for

@@ -147,7 +147,7 @@ pub(super) fn take_away(when: &str) {
         let (name, value) = thing.split_once(' ').unwrap();
         let number = || value.parse::<u64>().unwrap();
         match name {
-            "nofile" => limit(Resource::Nofile, open_descriptors() + number()),
+            "nofile" => limit(Resource::Nofile, number_with_free_ones_below(number())),
             "as" => limit(Resource::As, address_bytes() + number()),
             "fsize" => limit(Resource::Fsize, number()),
             "memlock" => limit(Resource::Memlock, number()),
@@ -161,9 +161,20 @@ fn limit(resource: Resource, value: u64) {
     setrlimit(resource, Rlimit { current: Some(value), maximum }).unwrap();
 }
 
-fn open_descriptors() -> u64 {
-    // Listing them takes one itself.
-    std::fs::read_dir("/proc/self/fd").unwrap().count() as u64 - 1
+/// Descriptors may be inherited with any numbers, and the limit is one of their numbers.
+fn number_with_free_ones_below(free: u64) -> u64 {
+    let entries = std::fs::read_dir("/proc/self/fd").unwrap();
+    // Looking at each when all are listed leaves out the one of the listing.
+    let open: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    let open = open.iter().filter(|path| path.symlink_metadata().is_ok());
+    let numbers = open.map(|path| path.file_name().unwrap().to_str().unwrap().parse().unwrap());
+    let mut numbers: Vec<u64> = numbers.collect();
+    numbers.sort_unstable();
+    let mut limit = free;
+    for number in numbers {
+        limit += u64::from(number <= limit);
+    }
+    limit
 }
 
 fn address_bytes() -> u64 {
