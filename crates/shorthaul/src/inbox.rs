@@ -60,6 +60,11 @@ impl<C> Inbox<C> {
         std::mem::swap(&mut self.lock().commands, taken);
     }
 
+    /// Whether a command waits.
+    pub(crate) fn has_some(&self) -> bool {
+        !self.lock().commands.is_empty()
+    }
+
     /// Takes no more commands; returns those that nobody will obey.
     pub(crate) fn close(&self) -> Vec<C> {
         let mut state = self.lock();

@@ -70,18 +70,20 @@ mod parts;
 mod payload;
 pub mod placement;
 pub mod relay;
+mod ring;
 mod server;
 mod stream;
 mod sync;
 mod threads;
 mod trust;
 mod undertaker;
+mod waiting;
 mod wire;
 
 pub use address::SOCKET_PATH_BYTES_MAX;
 pub use client::{
-    AutoPolicy, Buffer, Call, CallError, Client, ClientOptions, DirectClient, DirectPool, Lent,
-    Notice, Pending, Reconnecting, Reply, Transport,
+    AutoPolicy, Begun, Buffer, Call, CallError, Client, ClientOptions, DirectClient, DirectPool,
+    Lent, Notice, Pending, Reconnecting, Reply, Transport,
 };
 pub use error::{Code, Error, Result, Status};
 pub use lane::{Lane, LaneCount, LaneCounts, Reason};
@@ -94,6 +96,7 @@ pub use server::{
 };
 pub use shorthaul_platform::descriptors::raise_descriptor_limit;
 pub use trust::{PeerPolicy, peer_policy};
+pub use waiting::Wait;
 
 /// What the targets of `fuzz/` call; there in no other build.
 #[cfg(fuzzing)]

@@ -161,6 +161,10 @@ pub(crate) const FRAME_STALL_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// A cancelled call must be acknowledged within this, or its buffer is retired.
 pub(crate) const CANCEL_ACK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections whose rings a reactor looks into at the same time, and how long at most after a
+/// connection's last call.
+pub(crate) const RINGS_LOOKED_INTO_MAX: usize = 16;
+pub(crate) const LOOK_SERVER_MAX: Duration = Duration::from_millis(10);
 /// How long accepting rests when the process is out of descriptors.
 pub(crate) const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// How much longer than its deadline a caller waits for the server's word on a call whose

@@ -14,6 +14,12 @@ mod real {
     pub(crate) use rustix::event::poll;
     pub(crate) use rustix::io::write;
 
+    /// What this thread wrote before it is seen by who does the same, or the other way round.
+    #[inline]
+    pub(crate) fn fence() {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    }
+
     /// What time it is.
     #[inline]
     pub(crate) fn now() -> Instant {

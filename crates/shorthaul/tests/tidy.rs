@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The library's modules, lowest first: each may use those before it.
-const LAYERS: [&str; 22] = [
+const LAYERS: [&str; 24] = [
     "sync",
     "error",
     "limits",
@@ -15,6 +15,8 @@ const LAYERS: [&str; 22] = [
     "wire",
     "lane",
     "object",
+    "ring",
+    "waiting",
     "connection",
     "trust",
     "address",

@@ -47,7 +47,7 @@ use self::runner::Findings;
 use self::saved::Saved;
 pub(crate) use self::server::{ServerArgs, run as serve};
 pub(crate) use self::twin::{TwinArgs, serve as serve_twin};
-use self::work::{Consume, Source};
+use self::work::{Consume, Source, WaitKind};
 
 /// Measure which way is fastest on this machine, and why.
 #[derive(Clone, Debug, Args)]
@@ -103,11 +103,15 @@ pub(crate) struct RpcArgs {
     #[arg(long, value_enum, default_value_t = Consume::Sample)]
     consume: Consume,
 
+    /// How both sides wait for each other, in direct mode; in threads mode all wait asleep.
+    #[arg(long, value_enum, default_value_t = WaitKind::Adaptive)]
+    wait: WaitKind,
+
     /// Where the server's bytes come from.
     #[arg(long, value_enum, default_value_t = Source::Fill)]
     source: Source,
 
-    /// Calls that are under way at a time, in threads mode; a direct client makes one at a time.
+    /// Calls that are under way at a time.
     #[arg(long, value_name = "CALLS", default_value_t = 1, value_parser = in_flight_range())]
     in_flight: u8,
 
@@ -151,6 +155,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<()> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         source: plan.source,
         consume: plan.consume,
+        wait: plan.wait,
         rounds: plan.rounds,
         rounds_dropped: rounds.filter(|round| round.dropped.is_some()).count(),
         in_flight: plan.in_flight,

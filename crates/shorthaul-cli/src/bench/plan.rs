@@ -11,7 +11,7 @@ use shorthaul_platform::topology::Topology;
 use super::RpcArgs;
 use super::measure::Job;
 use super::method::Method;
-use super::work::{Consume, Source};
+use super::work::{Consume, Source, WaitKind};
 
 /// A run.
 #[derive(Debug)]
@@ -22,6 +22,7 @@ pub(crate) struct Plan {
     pub(crate) payloads: Vec<usize>,
     pub(crate) source: Source,
     pub(crate) consume: Consume,
+    pub(crate) wait: WaitKind,
     /// Calls under way at a time.
     pub(crate) in_flight: usize,
     /// Whether each method runs beside its bare twin.
@@ -53,6 +54,7 @@ impl Plan {
             payloads,
             source: args.source,
             consume: args.consume,
+            wait: args.wait,
             in_flight,
             baseline: args.baseline,
             rounds: if args.quick { ROUNDS_QUICK } else { ROUNDS },
@@ -64,17 +66,6 @@ impl Plan {
     pub(crate) fn job(&self, method: Method, bytes: usize) -> Job {
         let Self { source, consume, in_flight, .. } = *self;
         Job { method, bytes, source, consume, in_flight }
-    }
-
-    /// Why there are no rows in direct mode, if there are none.
-    pub(crate) fn why_no_direct_rows(&self) -> Option<String> {
-        (self.in_flight > 1).then(|| {
-            format!(
-                "With --in-flight {} there are no rows in direct mode: a direct client makes one \
-                 call at a time.",
-                self.in_flight
-            )
-        })
     }
 
     /// Whether there is anything to run on this machine.

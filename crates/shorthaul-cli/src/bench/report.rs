@@ -7,7 +7,7 @@ use super::machine::Machine;
 use super::method::Method;
 use super::session::Mode;
 use super::stats::Spread;
-use super::work::{Consume, Source};
+use super::work::{Consume, Source, WaitKind};
 
 /// All of a run.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -18,6 +18,9 @@ pub(crate) struct Report {
     pub(crate) version: String,
     pub(crate) source: Source,
     pub(crate) consume: Consume,
+    /// Reports from before there was a choice are of sides that sleep.
+    #[serde(default = "block")]
+    pub(crate) wait: WaitKind,
     /// As many as were asked for.
     pub(crate) rounds: usize,
     /// Over all placements; which and why is in each section's rounds.
@@ -219,6 +222,10 @@ impl Payload {
 }
 
 /// Reports of older versions made one call at a time, and didn't say so.
+fn block() -> WaitKind {
+    WaitKind::Block
+}
+
 fn one() -> usize {
     1
 }

@@ -90,8 +90,6 @@ fn findings(plan: &Plan, placements: &[Running]) -> Findings {
     let rounds = placements.iter().flat_map(|running| &running.rounds);
     let foreign_cpus: Vec<f64> = rounds.map(|round| round.foreign_cpus).collect();
     let mut warnings: Vec<String> = hygiene::busy_machine(&foreign_cpus).into_iter().collect();
-    let is_running = !placements.is_empty();
-    warnings.extend(plan.why_no_direct_rows().filter(|_| is_running));
     let mut section = |placement: Placement| {
         let running = placements.iter().find(|running| running.placement == placement);
         let Some(Running { assignment, rounds, .. }) = running else {
@@ -115,7 +113,7 @@ impl Running {
             placement,
             sessions: Mode::ALL
                 .into_iter()
-                .map(|mode| Ok((mode, Session::start(mode, &assignment, bytes_max)?)))
+                .map(|mode| Ok((mode, Session::start(mode, plan.wait, &assignment, bytes_max)?)))
                 .collect::<Result<_>>()?,
             ping_pong: PingPong::start(client, worker)?,
             twin: twin.transpose()?,
@@ -132,8 +130,7 @@ impl Running {
 
     /// Cells of one method and size, and its twin.
     fn kinds(&self, job: &Job) -> usize {
-        let modes = self.sessions.iter().filter(|(mode, _)| mode.can_have(job.in_flight)).count();
-        modes + usize::from(self.twin.is_some() && job.method.has_twin())
+        self.sessions.len() + usize::from(self.twin.is_some() && job.method.has_twin())
     }
 
     /// Measures everything once. `slice` is told what comes, and says how long it may take.
@@ -226,10 +223,8 @@ impl Running {
     fn turn(&mut self, job: &Job, time: Duration, samples: &mut Samples) -> Result<()> {
         let Job { bytes, method: Method { name, .. }, .. } = *job;
         for (mode, session) in &mut self.sessions {
-            if mode.can_have(job.in_flight) {
-                let run = session.run(job, time)?;
-                samples.cells.entry((bytes, *mode, name)).or_default().add(run);
-            }
+            let run = session.run(job, time)?;
+            samples.cells.entry((bytes, *mode, name)).or_default().add(run);
         }
         if let Some(twin) = &mut self.twin
             && job.method.has_twin()

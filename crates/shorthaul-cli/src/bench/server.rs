@@ -13,7 +13,9 @@ use shorthaul_platform::topology::pin_current_thread;
 use shorthaul_platform::usage::process_usage;
 
 use super::process::die_with_parent;
-use super::work::{EMPTY, MAKE, RESPONSE_BYTES, Source, USAGE, Work, encode_usage, warm_source};
+use super::work::{
+    EMPTY, MAKE, RESPONSE_BYTES, Source, USAGE, WaitKind, Work, encode_usage, warm_source,
+};
 
 /// Serve one bench; its client is standard input.
 #[derive(Clone, Debug, Args)]
@@ -27,6 +29,9 @@ pub(crate) struct ServerArgs {
     /// Run handlers on the reactor.
     #[arg(long)]
     inline_handlers: bool,
+    /// How the reactor waits.
+    #[arg(long, value_enum)]
+    wait: WaitKind,
     /// Largest payload, in bytes.
     #[arg(long)]
     bytes_max: usize,
@@ -45,6 +50,7 @@ pub(crate) fn run(args: &ServerArgs) -> Result<()> {
         reactors: 1,
         workers: 1,
         inline_handlers: args.inline_handlers,
+        wait: args.wait.wait(),
         on_thread_start: Some(Arc::new(pin)),
         // Its only client is its parent, on a socketpair of theirs, whatever user that is.
         policy: Some(peer_policy(|_| Ok(()))),

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use shorthaul::placement::Assignment;
 use shorthaul::{
-    Buffer, Call, Client, ClientOptions, DirectClient, Lane, Pending, Reason, Reply, SealedObject,
-    Transport, peer_policy,
+    Begun, Buffer, Call, Client, ClientOptions, DirectClient, Lane, Pending, Reason, Reply,
+    SealedObject, Transport, peer_policy,
 };
 use shorthaul_platform::memory::PrivateMemory;
 use shorthaul_platform::topology::pin_current_thread;
@@ -21,8 +21,8 @@ use super::method::{Kind, Memory, Put};
 use super::process::{ServerProcess, spawn};
 use super::stats::Times;
 use super::work::{
-    CALLS_PER_CLOCK, EMPTY, MAKE, REQUEST_BYTES, RESPONSE_BYTES, Source, USAGE, Work, decode_usage,
-    warm_source,
+    CALLS_PER_CLOCK, EMPTY, MAKE, REQUEST_BYTES, RESPONSE_BYTES, Source, USAGE, WaitKind, Work,
+    decode_usage, warm_source,
 };
 
 /// How many threads a call crosses.
@@ -43,11 +43,6 @@ impl Mode {
             Self::Threads => "threads",
             Self::Direct => "direct",
         }
-    }
-
-    /// Whether it can have so many calls under way: a direct client makes one at a time.
-    pub(crate) fn can_have(self, in_flight: usize) -> bool {
-        self == Self::Threads || in_flight == 1
     }
 }
 
@@ -71,7 +66,12 @@ enum Caller {
 
 impl Session {
     /// Starts the server process and connects to it.
-    pub(crate) fn start(mode: Mode, assignment: &Assignment, bytes_max: usize) -> Result<Self> {
+    pub(crate) fn start(
+        mode: Mode,
+        wait: WaitKind,
+        assignment: &Assignment,
+        bytes_max: usize,
+    ) -> Result<Self> {
         // In direct mode the reactor does the worker's work, where the worker would: so the payload
         // crosses what the placement says it crosses.
         let reactor = match mode {
@@ -85,6 +85,8 @@ impl Session {
             assignment.worker.id.to_string(),
             "--bytes-max".to_owned(),
             bytes_max.to_string(),
+            "--wait".to_owned(),
+            wait.name().to_owned(),
         ];
         if mode == Mode::Direct {
             arguments.push("--inline-handlers".to_owned());
@@ -98,6 +100,7 @@ impl Session {
             on_thread_start: Some(Arc::new(pin)),
             // The server is a child of ours, whatever user that is.
             policy: Some(peer_policy(|_| Ok(()))),
+            wait: wait.wait(),
             ..ClientOptions::default()
         };
         let caller = match mode {
@@ -132,7 +135,8 @@ impl Session {
                 measure(&mut threads, job.in_flight, time, times)
             }
             Caller::Direct(client) => {
-                let mut direct = Direct { client, calls: &mut calls };
+                let is_pipelined = job.in_flight > 1;
+                let mut direct = Direct { client, calls: &mut calls, is_pipelined };
                 measure(&mut direct, job.in_flight, time, times)
             }
         };
@@ -346,23 +350,38 @@ impl Metered for Threads<'_, '_> {
     }
 }
 
-/// Calls by the caller's own thread, which makes one at a time: it is answered where it starts.
+/// Calls by the caller's own thread. One at a time is answered where it starts.
 struct Direct<'c, 'j> {
     client: &'c mut DirectClient,
     calls: &'c mut Calls<'j>,
+    is_pipelined: bool,
+}
+
+#[allow(clippy::large_enum_variant, reason = "there are a handful under way")]
+enum DirectCall {
+    Answered(Reply),
+    UnderWay(Begun),
 }
 
 impl Engine for Direct<'_, '_> {
-    type Call = (Work, Reply);
+    type Call = (Work, DirectCall);
 
     fn start(&mut self) -> Result<Self::Call> {
         let (work, goods) = self.calls.next()?;
         let (request, made) = (work.encode(), self.calls.maker.made(&work));
         let call = wanted(self.client.call(MAKE).request(&request), &work, goods, made)?;
-        Ok((work, call.send()?))
+        let call = match self.is_pipelined {
+            true => DirectCall::UnderWay(DirectClient::start(call)?),
+            false => DirectCall::Answered(call.send()?),
+        };
+        Ok((work, call))
     }
 
-    fn finish(&mut self, (work, reply): Self::Call) -> Result<bool> {
+    fn finish(&mut self, (work, call): Self::Call) -> Result<bool> {
+        let reply = match call {
+            DirectCall::Answered(reply) => reply,
+            DirectCall::UnderWay(begun) => self.client.finish(begun)?,
+        };
         self.calls.take(&work, reply)
     }
 }

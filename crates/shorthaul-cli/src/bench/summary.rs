@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
     use crate::bench::measure::Stretch;
-    use crate::bench::work::{Consume, Source};
+    use crate::bench::work::{Consume, Source, WaitKind};
 
     fn plan() -> Plan {
         let cpu = CpuDescription { id: 0, package: Some(0), core: Some(0), ..Default::default() };
@@ -223,6 +223,7 @@ mod tests {
             payloads: vec![BYTES],
             source: Source::Fill,
             consume: Consume::Sample,
+            wait: WaitKind::Block,
             in_flight: 1,
             baseline: true,
             rounds: 3,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use shorthaul::{Lane, Reply};
+use shorthaul::{Lane, Reply, Wait};
 use shorthaul_platform::memory::{PrivateMemory, SharedMapping};
 use shorthaul_platform::store::Store;
 use shorthaul_platform::usage::Usage;
@@ -21,6 +21,42 @@ pub(crate) enum Source {
     Fill,
     /// A copy from memory that the server has warm in its cache, from another place on each call.
     Warm,
+}
+
+/// How both sides wait for each other, in direct mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum WaitKind {
+    /// Asleep.
+    Block,
+    /// Looking for as long as it pays, then asleep.
+    #[default]
+    Adaptive,
+    /// Looking.
+    Spin,
+}
+
+impl WaitKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::Adaptive => "adaptive",
+            Self::Spin => "spin",
+        }
+    }
+
+    /// What is printed beside every table.
+    pub(crate) fn description(self) -> String {
+        format!("direct mode waits by {}", self.name())
+    }
+
+    pub(crate) fn wait(self) -> Wait {
+        match self {
+            Self::Block => Wait::Block,
+            Self::Adaptive => Wait::Adaptive,
+            Self::Spin => Wait::Spin,
+        }
+    }
 }
 
 /// How much of the payload the client reads.

@@ -28,6 +28,7 @@ use crate::payload::MemoryPool;
 use crate::stream::{self, Flushed, ReceiveError};
 use crate::trust::{PeerPolicy, default_policy};
 use crate::undertaker;
+use crate::waiting::Wait;
 
 /// How a client is to be.
 #[derive(Clone)]
@@ -43,6 +44,10 @@ pub struct ClientOptions {
     /// Vouches for the server: replies then give slices of buffers that it has filled, where they
     /// would give copies.
     pub trust: Option<Trust>,
+    /// How a [`DirectClient`](crate::DirectClient) waits for an answer. One that looks shares
+    /// memory with the server for that, made when it first pays. (A [`Client`](crate::Client)
+    /// waits asleep.)
+    pub wait: Wait,
     /// Where automatic choices of a lane change their mind.
     pub auto: AutoPolicy,
     /// Called on the client's reactor thread when it starts; to pin it, for instance.
@@ -56,6 +61,7 @@ impl Default for ClientOptions {
             deadline: DEADLINE_DEFAULT,
             policy: None,
             trust: None,
+            wait: Wait::default(),
             auto: AutoPolicy::default(),
             on_thread_start: None,
         }
@@ -67,6 +73,7 @@ impl std::fmt::Debug for ClientOptions {
         f.debug_struct("ClientOptions")
             .field("limits", &self.limits)
             .field("deadline", &self.deadline)
+            .field("wait", &self.wait)
             .finish_non_exhaustive()
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use shorthaul_platform::memory::Memfd;
@@ -15,15 +15,17 @@ use super::call::{Call, Outgoing, sealed};
 use super::connect::{self, ClientOptions, Connected, broken, lost};
 use super::notices::{Notice, Notices};
 use super::prepare::{Choices, MEMFD_NAME, Prepared, Way, ensure_region_bytes, wire_ns};
-use super::reply::{CallError, Common, Held, Outcome, outcome};
+use super::reply::{CallError, Common, Held, Outcome, Reply, outcome};
 use crate::connection::client::{ClientConnection, ClientEvent, OutgoingCall};
 use crate::error::{Code, Error, Result, Status};
 use crate::lane::LaneCounts;
 use crate::limits::{CLIENT_TURN_FRAMES_MAX, FRAME_STALL_TIMEOUT, Limits};
 use crate::origin::Origin;
+use crate::ring::RINGS_BYTES;
 use crate::stream::{self, Flushed, ReceiveError};
 use crate::threads::deadline_after;
 use crate::undertaker;
+use crate::waiting::{self, Patience, look_for};
 
 /// A connection whose caller does its own socket I/O: two hops per call instead of four. It serves
 /// one caller at a time; for several, see [`DirectPool`](super::DirectPool) or
@@ -46,6 +48,14 @@ pub struct DirectClient {
     notices: Notices,
     next_id: u64,
     dead: Option<Error>,
+    /// Answers to calls that were started; each has a [`Begun`] that waits for it.
+    kept: Vec<Kept>,
+    patience: Patience,
+    /// How long to look into the ring before sleeping.
+    looks_until: Option<Instant>,
+    has_offered_rings: bool,
+    /// The socket has ended, but an answer may be in the ring.
+    has_seen_end: bool,
 }
 
 /// What a call wants back with its answer.
@@ -53,6 +63,36 @@ pub struct DirectClient {
 struct Token {
     call: u64,
     held: Held,
+    /// Of a call that was started: alive as long as its caller may finish it.
+    wanted: Option<Weak<()>>,
+}
+
+/// A call that is sent, or as good as sent.
+struct Sent<'a> {
+    call: u64,
+    deadline: Instant,
+    /// How long to look for its answer.
+    look: Duration,
+    borrowed: &'a [u8],
+}
+
+/// A call of a [`DirectClient`] that is under way; [`DirectClient::finish`] gives its answer. One
+/// that is dropped is carried out all the same, and its buffer goes when the server has let go.
+#[derive(Debug)]
+#[must_use = "the answer is had by DirectClient::finish"]
+pub struct Begun {
+    call: u64,
+    deadline: Instant,
+    under_way: Arc<()>,
+    /// What its client alone has.
+    of: Weak<Released>,
+}
+
+/// The answer to a call that was started, until it is asked for.
+#[derive(Debug)]
+struct Kept {
+    wanted: Weak<()>,
+    outcome: Outcome,
 }
 
 /// Regions that were dropped and not given up yet.
@@ -114,6 +154,11 @@ impl DirectClient {
             notices: Notices::default(),
             next_id: 1,
             dead: None,
+            kept: Vec::new(),
+            patience: Patience::new(options.wait),
+            looks_until: None,
+            has_offered_rings: false,
+            has_seen_end: false,
         })
     }
 
@@ -211,7 +256,67 @@ impl DirectClient {
         self.dead.is_none()
     }
 
+    /// Sends a call whose answer is taken later, by [`DirectClient::finish`]: as many can be under
+    /// way as the server's `calls_max` allows, so that it fills one buffer while another is read.
+    ///
+    /// # Errors
+    /// As [`Call::send`], as far as it is known before the answer.
+    pub fn start(call: Call<'_, &mut Self>) -> Result<Begun, CallError> {
+        let (client, outgoing) = call.into_parts();
+        let under_way = Arc::new(());
+        let wanted = Some(Arc::downgrade(&under_way));
+        let Sent { call, deadline, .. } = client.send(outgoing, wanted)?;
+        let flushed = client.flush(&[], Instant::now()).map_err(|error| client.die(error));
+        flushed.map_err(CallError::without_buffers)?;
+        Ok(Begun { call, deadline, under_way, of: Arc::downgrade(&client.released) })
+    }
+
+    /// Waits for the answer to a call of this client that was started, until the call's deadline.
+    ///
+    /// # Errors
+    /// As [`Call::send`]; [`Error::Misuse`] for a call of another client.
+    pub fn finish(&mut self, begun: Begun) -> Result<Reply, CallError> {
+        self.origin.ensure_here().map_err(CallError::without_buffers)?;
+        if begun.of.as_ptr() != Arc::as_ptr(&self.released) {
+            let error = Error::Misuse("the call was started by another client".into());
+            return Err(CallError::without_buffers(error));
+        }
+        let look = self.begin_to_look();
+        let since = Instant::now();
+        self.looks_until = looks_until(since, look, begun.deadline);
+        loop {
+            let is_it = |kept: &Kept| Arc::as_ptr(&begun.under_way) == kept.wanted.as_ptr();
+            if let Some(index) = self.kept.iter().position(is_it) {
+                self.patience.learn(since.elapsed());
+                return self.kept.swap_remove(index).outcome?.open(&self.common);
+            }
+            if let Err(error) = self.ensure_alive() {
+                return Err(CallError::without_buffers(error));
+            }
+            let step = self.step(&[], begun.deadline).map_err(CallError::without_buffers)?;
+            if step.is_none() {
+                return Err(self.give_up(begun.call, &[]));
+            }
+        }
+    }
+
     fn execute(&mut self, outgoing: Outgoing<'_>) -> Outcome {
+        let Sent { call, deadline, look, borrowed } = self.send(outgoing, None)?;
+        let outcome = self.wait_for(call, borrowed, deadline, look);
+        // A server may answer before it has read all, and time may be over before.
+        let owned = self.connection.link.own(borrowed, &self.common.pool);
+        if let Err(error) = owned.map_err(|error| self.die(lost(error))) {
+            return Err(CallError::without_buffers(error));
+        }
+        outcome
+    }
+
+    /// Checks a call and puts it where it is sent from.
+    fn send<'a>(
+        &mut self,
+        outgoing: Outgoing<'a>,
+        wanted: Option<Weak<()>>,
+    ) -> Result<Sent<'a>, CallError> {
         // First: choosing may touch the buffers that are kept, which a child does not have.
         if let Err(error) = self.origin.ensure_here() {
             return Err(outgoing.into_error(error));
@@ -239,50 +344,88 @@ impl DirectClient {
             common: &self.common,
             home: &self.home,
             deadline,
-            may_borrow: true,
+            may_borrow: wanted.is_none(),
         };
         let prepared = outgoing.prepare(&way, choices)?;
         let trouble = self.ensure_alive().and_then(|()| self.ensure_room(&way.peer));
         if let Err(error) = trouble {
             return Err(prepared.held.into_error(error));
         }
-        let (borrowed, waits_until) = (prepared.borrowed, prepared.waits_until());
-        let call = self.start(prepared, remaining);
-        let outcome = self.wait_for(call, borrowed, waits_until);
-        // A server may answer before it has read all, and time may be over before.
-        let owned = self.connection.link.own(borrowed, &self.common.pool);
-        if let Err(error) = owned.map_err(|error| self.die(lost(error))) {
-            return Err(CallError::without_buffers(error));
-        }
-        outcome
+        let (borrowed, deadline) = (prepared.borrowed, prepared.waits_until());
+        let look = self.begin_to_look();
+        let call = self.put(prepared, remaining, wanted);
+        Ok(Sent { call, deadline, look, borrowed })
     }
 
-    fn wait_for(&mut self, call: u64, borrowed: &[u8], deadline: Instant) -> Outcome {
+    /// Decides how long to look for the answer to the next call, and tells the server.
+    fn begin_to_look(&mut self) -> Duration {
+        let link = &mut self.connection.link;
+        if !self.patience.may_look() || !link.peer_takes_rings() {
+            return Duration::ZERO;
+        }
+        let cpu = waiting::cpu();
+        link.show_cpu(cpu);
+        let budget = self.patience.budget(link.peers_cpu(), cpu);
+        if budget.is_zero() {
+            return budget;
+        }
+        if link.has_rings() {
+            link.look();
+        } else if !self.has_offered_rings {
+            // Without memory for them all goes on through the socket.
+            self.has_offered_rings = true;
+            if let Ok((memory, memfd)) = registrable(RINGS_BYTES) {
+                self.connection.offer_rings(Arc::new(memory), memfd.into_descriptor());
+            }
+        }
+        budget
+    }
+
+    fn wait_for(
+        &mut self,
+        call: u64,
+        borrowed: &[u8],
+        deadline: Instant,
+        look: Duration,
+    ) -> Outcome {
+        let since = Instant::now();
+        self.looks_until = looks_until(since, look, deadline);
         loop {
             match self.step(borrowed, deadline).map_err(CallError::without_buffers)? {
                 Some(Step::Answered(answered, outcome)) if answered == call => {
+                    self.patience.learn(since.elapsed());
                     return outcome?.open(&self.common);
                 }
                 // The late answer to an earlier call.
                 Some(_) => {}
                 None => {
-                    let now = Instant::now();
-                    self.connection.cancel(call, now);
-                    let flushed = self.flush(borrowed, now).map_err(|error| self.die(error));
-                    let error = flushed.err().unwrap_or(Error::DeadlineExceeded);
-                    return Err(CallError::without_buffers(error));
+                    self.patience.learn(since.elapsed());
+                    return Err(self.give_up(call, borrowed));
                 }
             }
         }
     }
 
-    fn start(&mut self, prepared: Prepared<'_>, remaining: Duration) -> u64 {
+    /// Takes a call back whose time is over.
+    fn give_up(&mut self, call: u64, borrowed: &[u8]) -> CallError {
+        let now = Instant::now();
+        self.connection.cancel(call, now);
+        let flushed = self.flush(borrowed, now).map_err(|error| self.die(error));
+        CallError::without_buffers(flushed.err().unwrap_or(Error::DeadlineExceeded))
+    }
+
+    fn put(
+        &mut self,
+        prepared: Prepared<'_>,
+        remaining: Duration,
+        wanted: Option<Weak<()>>,
+    ) -> u64 {
         let call = self.new_id();
         let remaining_ns = wire_ns(remaining);
         let Prepared { method, request, room, upload, parts, payload, descriptors, held, .. } =
             prepared;
         let outgoing = OutgoingCall { call, remaining_ns, room, upload, parts, method, request };
-        self.connection.start(outgoing, payload, descriptors, Token { call, held });
+        self.connection.start(outgoing, payload, descriptors, Token { call, held, wanted });
         call
     }
 
@@ -293,6 +436,9 @@ impl DirectClient {
             let is_late = Instant::now() >= by;
             if something_happened || is_late || !self.notices.is_empty() {
                 return Ok(());
+            }
+            if !self.connection.link.fall_asleep().map_err(broken)? {
+                continue;
             }
             let is_blocked = !self.connection.link.is_flushed();
             let deadline = self.connection.deadline().map_or(by, |d| d.min(by));
@@ -355,6 +501,16 @@ impl DirectClient {
 
     fn receive(&mut self, flushed: Flushed, by: Instant, now: Instant) -> Result<Step> {
         let by = self.connection.deadline().map_or(by, |deadline| deadline.min(by));
+        if let Some(until) = self.looks_until
+            && flushed == Flushed::All
+            && let Some(step) = self.look(until.min(by))?
+        {
+            return Ok(step);
+        }
+        self.looks_until = None;
+        if !self.connection.link.fall_asleep().map_err(broken)? {
+            return Ok(Step::Other);
+        }
         let wait = match flushed {
             Flushed::All => {
                 // Never longer than for half a frame: to and fro would cost two calls each time.
@@ -371,10 +527,43 @@ impl DirectClient {
         self.receive_once(wait)
     }
 
+    /// Looks into the ring until something comes, there or through the socket; none if it is to be
+    /// waited for asleep.
+    fn look(&mut self, until: Instant) -> Result<Option<Step>> {
+        if !self.connection.link.has_rings() {
+            return Ok(None);
+        }
+        // What is there already has just come, or waits for a frame of the socket's.
+        let mut is_due = self.connection.link.has_in_ring();
+        loop {
+            if is_due {
+                match self.receive_once(Wait::Never)? {
+                    Step::Dry if !self.connection.link.has_in_ring() => {}
+                    Step::Dry => return Ok(Some(Step::Other)),
+                    step => return Ok(Some(step)),
+                }
+            }
+            let now = look_for(|| self.connection.link.has_in_ring());
+            if self.connection.link.has_in_ring() {
+                return Ok(Some(Step::Other));
+            }
+            if now >= until {
+                return Ok(None);
+            }
+            is_due = true;
+        }
+    }
+
     fn receive_once(&mut self, wait: Wait) -> Result<Step> {
         let link = &mut self.connection.link;
         match stream::receive_with(self.socket.as_fd(), link, wait, Instant::now) {
-            Ok(read) if read.bytes == 0 => Err(lost(io::ErrorKind::UnexpectedEof.into())),
+            Ok(read) if read.bytes == 0 => {
+                let is_news = !std::mem::replace(&mut self.has_seen_end, true);
+                if is_news && self.connection.link.has_in_ring() {
+                    return Ok(Step::Other);
+                }
+                Err(lost(io::ErrorKind::UnexpectedEof.into()))
+            }
             Ok(_) => Ok(Step::Other),
             Err(ReceiveError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
                 Ok(Step::Dry)
@@ -386,8 +575,19 @@ impl DirectClient {
 
     fn on_event(&mut self, event: ClientEvent<OwnedFd, Token>) -> Result<Step> {
         Ok(match event {
-            ClientEvent::Answered { token, answer } => {
-                Step::Answered(token.call, outcome(answer, token.held, &self.common))
+            ClientEvent::Answered { token: Token { call, held, wanted }, answer } => {
+                let outcome = outcome(answer, held, &self.common);
+                match wanted {
+                    None => Step::Answered(call, outcome),
+                    Some(wanted) => {
+                        // Those that nobody will ask for any more go.
+                        self.kept.retain(|kept| kept.wanted.strong_count() > 0);
+                        if wanted.strong_count() > 0 {
+                            self.kept.push(Kept { wanted, outcome });
+                        }
+                        Step::Other
+                    }
+                }
             }
             ClientEvent::Registered { region, result } => Step::Registered(region, result),
             ClientEvent::Notice { topic, data } => {
@@ -505,6 +705,11 @@ pub(super) fn registrable(
         made.map_err(|error| Error::memory(&format!("a buffer of {bytes} bytes"), error))?;
     memory.populate();
     Ok((memory, memfd))
+}
+
+/// Until when to look, if at all.
+fn looks_until(since: Instant, look: Duration, deadline: Instant) -> Option<Instant> {
+    (!look.is_zero()).then(|| since.checked_add(look).unwrap_or(deadline))
 }
 
 /// What a wait may be late or early by.

@@ -15,6 +15,7 @@ use super::{Arrival, Violation};
 use crate::limits::BODY_BYTES_MAX;
 use crate::limits::{FRAME_STALL_TIMEOUT, Limits, STAGING_BYTES};
 use crate::payload::{PooledMemory, Purse};
+use crate::ring::{Broken, FRAME_BYTES_MAX, Receiver};
 use crate::wire::{Frame, HEADER_BYTES, Header};
 
 /// Turns what arrives into frames. `D` is what a descriptor is.
@@ -36,6 +37,16 @@ pub(super) struct Assembler<D> {
     body: Vec<u8>,
     /// When the frame that is under way last grew.
     grew_at: Option<Instant>,
+    /// Frames that were taken out of the socket's bytes.
+    taken: u32,
+    ring: Option<Ring>,
+}
+
+/// The ring that frames come out of, and the one that was taken last.
+#[derive(Debug)]
+struct Ring {
+    receiver: Receiver,
+    frame: Box<[u8; FRAME_BYTES_MAX]>,
 }
 
 #[derive(Debug)]
@@ -98,6 +109,29 @@ impl<D> Assembler<D> {
             spoiled: Vec::new(),
             body: Vec::new(),
             grew_at: None,
+            taken: 0,
+            ring: None,
+        }
+    }
+
+    /// From now on frames may come through a ring.
+    pub(super) fn use_ring(&mut self, receiver: Receiver) {
+        self.ring = Some(Ring { receiver, frame: Box::new([0; FRAME_BYTES_MAX]) });
+    }
+
+    pub(super) fn ring(&self) -> Option<&Receiver> {
+        self.ring.as_ref().map(|ring| &ring.receiver)
+    }
+
+    pub(super) fn ring_mut(&mut self) -> Option<&mut Receiver> {
+        self.ring.as_mut().map(|ring| &mut ring.receiver)
+    }
+
+    /// See [`Receiver::fall_asleep`].
+    pub(super) fn fall_asleep(&mut self) -> Result<bool, Violation> {
+        match &mut self.ring {
+            Some(ring) => Ok(ring.receiver.fall_asleep(self.taken)?),
+            None => Ok(true),
         }
     }
 
@@ -156,11 +190,16 @@ impl<D> Assembler<D> {
         Ok(())
     }
 
-    /// The next whole frame, if it has arrived.
+    /// The next whole frame, if it has arrived. The ring is looked at first: what is in it now was
+    /// sent before the bytes that nobody has read.
     pub(super) fn next(&mut self) -> Result<Option<Assembled<'_, D>>, Violation> {
+        if let Some(bytes) = self.take_from_ring()? {
+            return self.in_ring(bytes).map(Some);
+        }
         if !self.advance()? {
             return self.pause().map(|()| None);
         }
+        self.taken = self.taken.wrapping_add(1);
         let (header, claim, memory, body) = match std::mem::replace(&mut self.state, State::Header)
         {
             State::Payload { header, claim, memory, .. } => (header, claim, memory, &self.body[..]),
@@ -177,6 +216,27 @@ impl<D> Assembler<D> {
                 Err(error.into())
             }
         }
+    }
+
+    fn take_from_ring(&mut self) -> Result<Option<usize>, Violation> {
+        match &mut self.ring {
+            Some(Ring { receiver, frame }) if receiver.has_some() => {
+                Ok(receiver.take(self.taken, &mut frame[..])?)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The frame that was taken out of the ring, which is one without descriptors or payload.
+    fn in_ring(&self, bytes: usize) -> Result<Assembled<'_, D>, Violation> {
+        let whole = self.ring.as_ref().map_or(&[][..], |ring| &ring.frame[..bytes]);
+        let (header, body) = whole.split_first_chunk().ok_or(Broken)?;
+        let header = Header::decode(header, &self.limits)?;
+        if header.payload_bytes > 0 || header.descriptors > 0 {
+            return Err(Broken.into());
+        }
+        let frame = Frame::decode(&header, body)?;
+        Ok(Assembled { frame, descriptors: None, payload: None })
     }
 
     /// A descriptor that arrived without the others of its frame, which has none of them then. To

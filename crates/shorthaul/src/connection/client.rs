@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
+use shorthaul_platform::memory::SharedMapping;
 use smallvec::SmallVec;
 
 use super::{Claim, Link, OutFrame, Violation};
@@ -12,6 +14,7 @@ use crate::error::{Code, Status};
 use crate::limits::{CANCEL_ACK_TIMEOUT, Limits, PAYLOAD_ALIGNMENT, RETIRED_BYTES_MAX};
 use crate::parts::Parts;
 use crate::payload::{MessageBytes, PooledMemory, Purse};
+use crate::ring::Direction;
 use crate::wire::{Call, Fill, Frame, LaneNumber, Reply, Room, Upload, VERSION};
 
 /// One server, as its client sees it. `D` is what a descriptor is; `T` is what the caller wants
@@ -31,6 +34,8 @@ struct Table<D, T> {
     retired_bytes: u64,
     /// Descriptors that came with answers of no use.
     refused: Vec<D>,
+    /// Memory for rings that the server has not said a word on.
+    rings: Option<Arc<SharedMapping>>,
 }
 
 #[derive(Debug)]
@@ -110,12 +115,30 @@ impl<D, T> ClientConnection<D, T> {
             unacknowledged: VecDeque::new(),
             retired_bytes: 0,
             refused: Vec::new(),
+            rings: None,
         };
         Self { link, table }
     }
 
+    /// Offers the server memory for rings, once.
+    pub(crate) fn offer_rings(&mut self, memory: Arc<SharedMapping>, descriptor: D) {
+        self.link.push_with(Frame::Rings { bytes: memory.len() as u64 }, descriptor);
+        self.table.rings = Some(memory);
+    }
+
+    /// The server's word on the rings.
+    fn on_rings_taken(&mut self, are_taken: bool) -> Result<(), Violation> {
+        let memory = self.table.rings.take();
+        let memory = memory.ok_or(Violation::Answer("no rings were offered"))?;
+        if are_taken {
+            self.link.use_rings(&memory, Direction::ToClient, Direction::ToServer);
+        }
+        Ok(())
+    }
+
     /// The next thing that happened.
     pub(crate) fn next_event(&mut self) -> Result<Option<ClientEvent<D, T>>, Violation> {
+        self.link.check_ring()?;
         loop {
             let refused = self.table.refused.pop();
             if let Some(descriptor) = refused.or_else(|| self.link.assembler.pop_spoiled()) {
@@ -145,6 +168,11 @@ impl<D, T> ClientConnection<D, T> {
                     let result = if failed { Err(Status::new(code, message)) } else { Ok(()) };
                     Some(ClientEvent::Registered { region, result })
                 }
+                Frame::RingsTaken { code, .. } => {
+                    self.on_rings_taken(code == Code::Ok)?;
+                    None
+                }
+                Frame::Bell => None,
                 Frame::Notice { topic, data } => {
                     Some(ClientEvent::Notice { topic, data: MessageBytes::from_slice(data) })
                 }

@@ -22,6 +22,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
+use shorthaul_platform::memory::SharedMapping;
 use smallvec::{SmallVec, smallvec};
 
 use self::assembler::{Assembled, Assembler, Claim};
@@ -30,7 +31,10 @@ use self::outbox::{OutFrame, Outbox};
 use crate::error::Code;
 use crate::limits::{HANDSHAKE_TIMEOUT, Limits, MESSAGE_BYTES_CAP};
 use crate::payload::{MemoryPool, Purse};
-use crate::wire::{FEATURE_DESCRIPTORS, FEATURE_SEALED, Frame, Hello, VERSION, WireError};
+use crate::ring::{Broken, Direction, Receiver, Sender};
+use crate::wire::{
+    FEATURE_DESCRIPTORS, FEATURE_RINGS, FEATURE_SEALED, Frame, Hello, VERSION, WireError,
+};
 
 /// The descriptors that came with one read.
 #[derive(Debug)]
@@ -70,6 +74,8 @@ pub(crate) enum Violation {
     Answer(&'static str),
     #[error("the server holds on to too many buffers of calls that have ended")]
     RetiredBytes,
+    #[error("{0}")]
+    Ring(#[from] Broken),
 }
 
 impl Violation {
@@ -196,6 +202,56 @@ impl<D> Link<D> {
     /// Whether the peer relays into descriptors that come with calls.
     pub(crate) fn peer_takes_descriptors(&self) -> bool {
         self.peer.is_some_and(|(_, features)| features & FEATURE_DESCRIPTORS != 0)
+    }
+
+    /// Whether the peer takes frames out of a ring.
+    pub(crate) fn peer_takes_rings(&self) -> bool {
+        self.peer.is_some_and(|(_, features)| features & FEATURE_RINGS != 0)
+    }
+
+    /// Whether frames may go through rings.
+    pub(crate) fn has_rings(&self) -> bool {
+        self.outbox.ring().is_some()
+    }
+
+    /// Whether a frame may be in the ring. Cheap: to be asked again and again.
+    pub(crate) fn has_in_ring(&self) -> bool {
+        self.assembler.ring().is_some_and(Receiver::has_some)
+    }
+
+    /// Tells the peer which CPU this side is on.
+    pub(crate) fn show_cpu(&mut self, cpu: u32) {
+        if let Some(ring) = self.assembler.ring_mut() {
+            ring.show_cpu(cpu);
+        }
+    }
+
+    /// Tells the peer that this side looks into its ring from now on.
+    pub(crate) fn look(&mut self) {
+        if let Some(ring) = self.assembler.ring_mut() {
+            ring.look();
+        }
+    }
+
+    /// Tells the peer that this side looks into its ring no more; false if there is something in
+    /// it: then this side goes on looking.
+    pub(crate) fn fall_asleep(&mut self) -> Result<bool, Violation> {
+        self.assembler.fall_asleep()
+    }
+
+    /// The CPU that the peer was last on, if it has said so.
+    pub(crate) fn peers_cpu(&self) -> Option<u32> {
+        self.outbox.ring().and_then(Sender::receivers_cpu)
+    }
+
+    /// From now on frames may go through the rings in `memory`.
+    fn use_rings(&mut self, memory: &Arc<SharedMapping>, inwards: Direction, outwards: Direction) {
+        self.assembler.use_ring(Receiver::new(Arc::clone(memory), inwards));
+        self.outbox.use_ring(Sender::new(Arc::clone(memory), outwards));
+    }
+
+    fn check_ring(&self) -> Result<(), Violation> {
+        if self.outbox.is_ring_broken() { Err(Broken.into()) } else { Ok(()) }
     }
 
     /// When [`Self::check_time`] has something to find.

@@ -11,7 +11,8 @@ use smallvec::SmallVec;
 use crate::limits::STAGING_BYTES;
 use crate::limits::{OUTBOX_BYTES_MAX, OUTBOX_FRAMES_MAX, WRITE_STALL_TIMEOUT};
 use crate::payload::{MemoryPool, PooledMemory};
-use crate::wire::Head;
+use crate::ring::{Broken, Sender, Sent};
+use crate::wire::{Frame, Head};
 
 /// The queue of outgoing frames. `D` is what a descriptor is.
 #[derive(Debug)]
@@ -23,6 +24,11 @@ pub(super) struct Outbox<D> {
     written: usize,
     /// When the peer last took something, while something waits.
     moved_at: Option<Instant>,
+    /// Frames that were given to the socket.
+    queued: u32,
+    ring: Option<Sender>,
+    /// The peer has made nonsense of its ring, which is not used any more.
+    is_ring_broken: bool,
 }
 
 /// One frame on its way out.
@@ -47,16 +53,54 @@ pub(crate) struct Transmit<'a, D> {
 
 impl<D> Outbox<D> {
     pub(super) fn new() -> Self {
-        Self { frames: VecDeque::new(), head_bytes: 0, written: 0, moved_at: None }
+        Self {
+            frames: VecDeque::new(),
+            head_bytes: 0,
+            written: 0,
+            moved_at: None,
+            queued: 0,
+            ring: None,
+            is_ring_broken: false,
+        }
     }
 
+    /// From now on frames may go through a ring.
+    pub(super) fn use_ring(&mut self, ring: Sender) {
+        self.ring = Some(ring);
+    }
+
+    pub(super) fn ring(&self) -> Option<&Sender> {
+        self.ring.as_ref()
+    }
+
+    pub(super) fn is_ring_broken(&self) -> bool {
+        self.is_ring_broken
+    }
+
+    /// Sends a frame: through the ring if it fits and the peer looks there, else through the
+    /// socket. Order is kept: a frame of the ring says how many of the socket's come before it, and
+    /// the peer looks into the ring before it takes one out of the socket.
     pub(super) fn push(&mut self, frame: OutFrame<D>) {
+        let is_head_alone = frame.descriptors.is_empty() && frame.payload_bytes == 0;
+        if let Some(ring) = self.ring.as_mut().filter(|_| is_head_alone) {
+            match ring.send(&frame.head, self.queued) {
+                Ok(Sent::Seen) => return,
+                Ok(Sent::Unseen) => return self.queue(OutFrame::of_head(Frame::Bell.encode(0))),
+                Ok(Sent::No) => {}
+                Err(Broken) => (self.ring, self.is_ring_broken) = (None, true),
+            }
+        }
+        self.queue(frame);
+    }
+
+    fn queue(&mut self, frame: OutFrame<D>) {
+        self.queued = self.queued.wrapping_add(1);
         self.head_bytes += frame.head.len();
         self.frames.push_back(frame);
     }
 
     pub(super) fn push_head(&mut self, head: Head) {
-        self.push(OutFrame { head, payload: None, payload_bytes: 0, descriptors: SmallVec::new() });
+        self.push(OutFrame::of_head(head));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -152,6 +196,10 @@ impl<D> Outbox<D> {
 }
 
 impl<D> OutFrame<D> {
+    fn of_head(head: Head) -> Self {
+        Self { head, payload: None, payload_bytes: 0, descriptors: SmallVec::new() }
+    }
+
     fn payload_part<'a>(&'a self, borrowed: &'a [u8]) -> &'a [u8] {
         let whole = self.payload.as_deref().unwrap_or(borrowed);
         &whole[..self.payload_bytes]

@@ -1,9 +1,11 @@
 //! The server's side of one connection.
 
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
+use shorthaul_platform::memory::SharedMapping;
 use smallvec::SmallVec;
 
 use super::{Assembled, Claim, Link, OutFrame, Outbox, Violation};
@@ -11,8 +13,10 @@ use crate::error::{Code, Status};
 use crate::limits::{Limits, PAYLOAD_ALIGNMENT};
 use crate::parts::Parts;
 use crate::payload::{MessageBytes, PooledMemory, Purse, concat};
+use crate::ring::{Direction, RINGS_BYTES};
 use crate::wire::{
-    Call, FEATURE_DESCRIPTORS, Fill, Frame, LaneNumber, Reply, Room, Span, Upload, VERSION,
+    Call, FEATURE_DESCRIPTORS, FEATURE_RINGS, Fill, Frame, LaneNumber, Reply, Room, Span, Upload,
+    VERSION,
 };
 
 /// One client, as its server sees it. `D` is what a descriptor is, `R` what a region becomes once
@@ -32,6 +36,8 @@ struct Table<D, R> {
     calls: FxHashMap<u64, Progress>,
     regions: FxHashMap<u64, (R, u64)>,
     refused: Vec<D>,
+    /// Whether the client has sent memory for rings, which it may once.
+    has_offered_rings: bool,
 }
 
 /// What a call that is not answered has come to.
@@ -50,6 +56,8 @@ pub(crate) enum ServerEvent<D, R> {
     Call(IncomingCall<D, R>),
     /// A region to be looked at: then [`ServerConnection::region_accepted`] or `region_refused`.
     Register { region: u64, bytes: u64, descriptor: D },
+    /// Memory for rings to be looked at: then [`ServerConnection::rings_taken`] or `rings_refused`.
+    Rings { descriptor: D },
     /// A region that the client gave up. Calls under way may still hold clones of it.
     Released(R),
     /// A descriptor that came with something that was refused: close it.
@@ -124,8 +132,14 @@ impl<D, R: Clone> ServerConnection<D, R> {
             calls: FxHashMap::default(),
             regions: FxHashMap::default(),
             refused: Vec::new(),
+            has_offered_rings: false,
         };
         Self { link: Link::new(limits, purse, now), table }
+    }
+
+    /// Tells the client that frames may go through rings; before the hellos.
+    pub(crate) fn take_rings(&mut self) {
+        self.link.features |= FEATURE_RINGS;
     }
 
     /// Tells the client that calls may bring descriptors to be relayed into; before the hellos.
@@ -138,6 +152,7 @@ impl<D, R: Clone> ServerConnection<D, R> {
         &mut self,
         now: Instant,
     ) -> Result<Option<ServerEvent<D, R>>, Violation> {
+        self.link.check_ring()?;
         loop {
             let refused = self.table.refused.pop();
             if let Some(descriptor) = refused.or_else(|| self.link.assembler.pop_spoiled()) {
@@ -183,6 +198,19 @@ impl<D, R: Clone> ServerConnection<D, R> {
     pub(crate) fn region_refused(&mut self, region: u64, status: &Status) {
         let Status { code, message, .. } = status;
         self.link.push(Frame::Registered { region, code: *code, message });
+    }
+
+    /// The rings that the last `Rings` event told of are in order.
+    pub(crate) fn rings_taken(&mut self, memory: &Arc<SharedMapping>) {
+        // The client learns of it first: that goes through the socket.
+        self.link.push(Frame::RingsTaken { code: Code::Ok, message: "" });
+        self.link.use_rings(memory, Direction::ToServer, Direction::ToClient);
+    }
+
+    /// The rings that the last `Rings` event told of are refused.
+    pub(crate) fn rings_refused(&mut self, status: &Status) {
+        let Status { code, message, .. } = status;
+        self.link.push(Frame::RingsTaken { code: *code, message });
     }
 
     /// Takes out every descriptor that the client has sent and nobody has taken.
@@ -238,6 +266,8 @@ impl<D, R: Clone> Table<D, R> {
                 }))
             }
             Frame::Goodbye { .. } => Ok(Some(ServerEvent::Goodbye)),
+            Frame::Rings { bytes } => self.on_rings(bytes, descriptors, outbox),
+            Frame::Bell => Ok(None),
             _ => {
                 self.refuse(descriptors);
                 Err(Violation::Unexpected("only a server sends it"))
@@ -429,6 +459,35 @@ impl<D, R: Clone> Table<D, R> {
                 push_registered(outbox, region, &refusal.unwrap_or_else(no_descriptor_arrived));
             }
         }
+        Ok(None)
+    }
+}
+
+impl<D, R> Table<D, R> {
+    fn on_rings(
+        &mut self,
+        bytes: u64,
+        descriptors: Option<Claim<D>>,
+        outbox: &mut Outbox<D>,
+    ) -> Result<Option<ServerEvent<D, R>>, Violation> {
+        let arrived = descriptors.and_then(|claim| claim.into_arrived().pop());
+        if std::mem::replace(&mut self.has_offered_rings, true) {
+            self.refused.extend(arrived);
+            return Err(Violation::Unexpected("rings are offered twice"));
+        }
+        let refusal = match arrived {
+            Some(descriptor) if bytes == RINGS_BYTES as u64 => {
+                return Ok(Some(ServerEvent::Rings { descriptor }));
+            }
+            Some(descriptor) => {
+                self.refused.push(descriptor);
+                let message = format!("rings take {RINGS_BYTES} bytes, and not {bytes}");
+                Status::new(Code::InvalidArgument, message)
+            }
+            None => no_descriptor_arrived(),
+        };
+        let Status { code, message, .. } = refusal;
+        outbox.push_head(Frame::RingsTaken { code, message: &message }.encode(0));
         Ok(None)
     }
 }

@@ -10,15 +10,16 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use super::peer::Peer;
-use super::region::Membership;
-use super::region::Region;
+use super::region::{Membership, Region, Share};
 use crate::connection::Violation;
 use crate::connection::server::{ServerConnection, ServerEvent};
-use crate::error::Code;
+use crate::error::{Code, Status};
 use crate::limits::{
-    INLINE_BYTES_UNDER_WAY_MAX, REQUEST_BYTES_UNDER_WAY_MAX, TURN_BYTES_MAX, TURN_FRAMES_MAX,
+    INLINE_BYTES_UNDER_WAY_MAX, LOOK_SERVER_MAX, REQUEST_BYTES_UNDER_WAY_MAX, TURN_BYTES_MAX,
+    TURN_FRAMES_MAX,
 };
 use crate::stream::{self, Flushed};
+use crate::waiting::{self, Patience, Wait};
 
 pub(super) type Connection = ServerConnection<OwnedFd, Arc<Region>>;
 pub(super) type Event = ServerEvent<OwnedFd, Arc<Region>>;
@@ -54,6 +55,19 @@ pub(super) struct Driver {
     /// Bytes of inline payloads waiting to be written.
     pub(super) unsent_bytes: u64,
     turn: TurnBudget,
+    pub(super) rings: Rings,
+}
+
+/// What a reactor knows of a connection with rings.
+#[derive(Debug)]
+pub(super) struct Rings {
+    patience: Patience,
+    /// What its user is charged for their memory.
+    share: Option<Share>,
+    /// When the client had all its answers, until its next call.
+    quiet_since: Option<Instant>,
+    /// The reactor looks into its ring, until then at most.
+    pub(super) looks_until: Option<Instant>,
 }
 
 /// What is left of a connection's turn.
@@ -84,6 +98,7 @@ impl Driver {
         connection: Connection,
         peer: Peer,
         membership: Membership,
+        wait: Wait,
     ) -> Self {
         Self {
             socket,
@@ -104,7 +119,50 @@ impl Driver {
             request_bytes: 0,
             unsent_bytes: 0,
             turn: TurnBudget::default(),
+            rings: Rings {
+                patience: Patience::new(wait),
+                share: None,
+                quiet_since: None,
+                looks_until: None,
+            },
         }
+    }
+
+    /// Takes memory for rings, or says why not.
+    pub(super) fn take_rings(&mut self, region: Result<Region, Status>) {
+        let mapped = region.and_then(|region| match region.file.map() {
+            Ok(mapping) => Ok((region, Arc::new(mapping))),
+            Err(error) => Err(Status::new(Code::ResourceExhausted, error.to_string())),
+        });
+        match mapped {
+            Ok((region, mapping)) => {
+                self.connection.rings_taken(&mapping);
+                self.rings.share = Some(region.into_share());
+            }
+            Err(status) => self.connection.rings_refused(&status),
+        }
+    }
+
+    /// A call has come: learns how long that took.
+    pub(super) fn on_call(&mut self, now: Instant) {
+        if let Some(since) = self.rings.quiet_since.take() {
+            self.rings.patience.learn(now.saturating_duration_since(since));
+        }
+    }
+
+    /// Whether to look into its ring after this turn, and until when: if the client has all its
+    /// answers, and its next call is likely soon.
+    pub(super) fn looks_until(&mut self) -> Option<Instant> {
+        if !self.connection.link.has_rings() || self.connection.open_calls() > 0 {
+            return None;
+        }
+        let cpu = waiting::cpu();
+        let link = &mut self.connection.link;
+        link.show_cpu(cpu);
+        let budget = self.rings.patience.budget(link.peers_cpu(), cpu).min(LOOK_SERVER_MAX);
+        let now = Instant::now();
+        let since = *self.rings.quiet_since.get_or_insert(now);
+        Some(since + budget).filter(|until| *until > now)
     }
 
     /// Whose connection it is.
@@ -178,6 +236,12 @@ impl Driver {
     /// What is left of it at its end.
     pub(super) fn into_remains(self) -> (UnixStream, Connection, Membership) {
         (self.socket, self.connection, self.membership)
+    }
+
+    /// Tells the client that its ring is looked into no more; false if that is not so, for there is
+    /// something in it. What is held up is taken in the turn in which it goes on.
+    pub(super) fn fall_asleep(&mut self) -> Result<bool, Violation> {
+        if self.is_held { Ok(true) } else { self.connection.link.fall_asleep() }
     }
 
     /// Whether everything that it was here for is done.
@@ -303,7 +367,7 @@ mod tests {
             let credentials = peer_credentials(socket.as_fd()).unwrap();
             let peer = Peer::new(1, credentials, inbox);
             let connection = ServerConnection::new(Limits::default(), Purse::default(), now);
-            let driver = Driver::new(socket, connection, peer, membership);
+            let driver = Driver::new(socket, connection, peer, membership, Wait::Block);
             driver.register(poll.registry()).unwrap();
             let mut bench = Self { driver, client, poll, now };
             let hello = Frame::Hello(Hello {

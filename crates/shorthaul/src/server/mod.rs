@@ -42,6 +42,7 @@ use crate::limits::{KEPT_MAPPINGS_MAX, Limits, MESSAGE_BYTES_CAP, UserLimits};
 use crate::origin::Origin;
 use crate::threads::{Reaper, deadline_after, join_by};
 use crate::trust::{PeerPolicy, default_policy, peers_can_be_mapped};
+use crate::waiting::Wait;
 
 /// How a server is to be.
 #[derive(Clone)]
@@ -56,6 +57,9 @@ pub struct ServerOptions {
     /// Runs handlers on the reactors instead: two context switches fewer, for handlers that are
     /// known to be quick. A slow one holds up every connection of its reactor.
     pub inline_handlers: bool,
+    /// How reactors wait for the next call of a client that they share rings with: of a
+    /// [`DirectClient`](crate::DirectClient) that doesn't wait asleep.
+    pub wait: Wait,
     /// What each client is allowed, as the hello tells it.
     pub limits: Limits,
     /// What all connections of one user are allowed together.
@@ -97,6 +101,7 @@ impl Default for ServerOptions {
             workers,
             waiting_workers: 4 * workers,
             inline_handlers: false,
+            wait: Wait::default(),
             limits: Limits::default(),
             user_limits: UserLimits::default(),
             fill: FillPolicy::default(),
@@ -310,6 +315,7 @@ fn start(
         limits,
         fill: options.fill,
         inline_handlers: options.inline_handlers,
+        wait: options.wait,
         descriptors: options.descriptors,
         kept_mappings_max: options.kept_mappings_max,
         may_map_peers: peers_can_be_mapped(),
@@ -384,6 +390,7 @@ impl fmt::Debug for ServerOptions {
             .field("workers", &self.workers)
             .field("waiting_workers", &self.waiting_workers)
             .field("inline_handlers", &self.inline_handlers)
+            .field("wait", &self.wait)
             .field("limits", &self.limits)
             .field("user_limits", &self.user_limits)
             .field("fill", &self.fill)

@@ -26,8 +26,12 @@ use super::workers;
 use crate::connection::server::{IncomingUpload, ServerConnection};
 use crate::error::{Code, Status};
 use crate::inbox::Inbox;
-use crate::limits::{ACCEPT_REST, CONNECTIONS_MAX, LENT_REST, LENT_REST_AFTER_END};
+use crate::limits::{
+    ACCEPT_REST, CONNECTIONS_MAX, LENT_REST, LENT_REST_AFTER_END, RINGS_LOOKED_INTO_MAX,
+};
+use crate::ring::RINGS_BYTES;
 use crate::undertaker;
+use crate::waiting::{LOOK_AROUND, Patience, look_for};
 use crate::wire::Frame;
 
 /// One reactor of a server.
@@ -41,6 +45,11 @@ pub(super) struct Reactor {
     drivers: FxHashMap<u64, Driver>,
     /// Connections that have something to do, each at most once.
     run_queue: VecDeque<u64>,
+    /// Connections whose rings are looked into while there is nothing else to do: few, and only
+    /// those whose next call is likely soon.
+    looked_into: Vec<u64>,
+    /// When all else was last looked at, while there are such.
+    polled_at: Instant,
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
     mappings: MappingCache,
     /// Mappings and the like that calls on this thread have used.
@@ -86,6 +95,8 @@ impl Reactor {
             shared,
             drivers: FxHashMap::default(),
             run_queue: VecDeque::new(),
+            looked_into: Vec::new(),
+            polled_at: Instant::now(),
             timers: BinaryHeap::new(),
             mappings,
             spent: Vec::new(),
@@ -119,16 +130,87 @@ impl Reactor {
     }
 
     fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
+        if self.look_into_rings() {
+            events.clear();
+            return Ok(());
+        }
         let is_accepting = self.acceptor.as_ref().is_some_and(Acceptor::may_accept);
-        let may_sleep = self.run_queue.is_empty() && !is_accepting && self.inbox.fall_asleep();
+        let is_idle = self.run_queue.is_empty() && self.looked_into.is_empty() && !is_accepting;
+        let may_sleep = is_idle && self.inbox.fall_asleep();
         let timeout = if may_sleep { self.until_next_timer() } else { Some(Duration::ZERO) };
         let polled = self.poll.poll(events, timeout);
         if may_sleep {
             self.inbox.wake_up();
         }
+        if !self.looked_into.is_empty() {
+            self.polled_at = Instant::now();
+        }
         match polled {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
             _ => Ok(()),
+        }
+    }
+
+    /// Looks for frames in rings for a while, if some are worth it. True if it is too early to
+    /// poll.
+    fn look_into_rings(&mut self) -> bool {
+        if self.looked_into.is_empty() {
+            return false;
+        }
+        let now = if self.run_queue.is_empty() { self.look_on() } else { Instant::now() };
+        for index in (0..self.looked_into.len()).rev() {
+            let key = self.looked_into[index];
+            let Some(driver) = self.drivers.get(&key) else {
+                self.looked_into.swap_remove(index);
+                continue;
+            };
+            if driver.connection.link.has_in_ring() {
+                self.enqueue(key);
+            } else if driver.rings.looks_until.is_none_or(|until| now >= until) {
+                self.look_away(key);
+            }
+        }
+        let is_due = now.saturating_duration_since(self.polled_at) >= LOOK_AROUND;
+        !is_due && !self.run_queue.is_empty()
+    }
+
+    /// Looks until there is something to do, or it is time to look at all else.
+    fn look_on(&self) -> Instant {
+        let has_some = |key: &u64| {
+            self.drivers.get(key).is_some_and(|driver| driver.connection.link.has_in_ring())
+        };
+        let asks_inbox = !self.shared.config.inline_handlers;
+        look_for(|| self.looked_into.iter().any(has_some) || (asks_inbox && self.inbox.has_some()))
+    }
+
+    /// Looks into the connection's ring from now on if its next call is likely soon, else tells it
+    /// to wake this reactor for it.
+    fn settle_ring(&mut self, key: u64) {
+        let Some(driver) = self.drivers.get_mut(&key).filter(|d| d.connection.link.has_rings())
+        else {
+            return;
+        };
+        let until = driver.looks_until();
+        let is_listed = driver.rings.looks_until.is_some();
+        if until.is_some() && (is_listed || self.looked_into.len() < RINGS_LOOKED_INTO_MAX) {
+            driver.rings.looks_until = until;
+            if !is_listed {
+                driver.connection.link.look();
+                self.looked_into.push(key);
+            }
+        } else {
+            self.look_away(key);
+        }
+    }
+
+    fn look_away(&mut self, key: u64) {
+        self.looked_into.retain(|listed| *listed != key);
+        let Some(driver) = self.drivers.get_mut(&key) else { return };
+        driver.rings.looks_until = None;
+        match driver.fall_asleep() {
+            Ok(true) => {}
+            Ok(false) => self.enqueue(key),
+            Err(violation) => self.end(key, violation.into()),
         }
     }
 
@@ -192,7 +274,7 @@ impl Reactor {
         while let Some(driver) = self.drivers.get_mut(&key)
             && let Some(event) = driver.next_event(now)?
         {
-            self.act(key, event)?;
+            self.act(key, event, now)?;
         }
         let Some(driver) = self.drivers.get_mut(&key) else {
             return Ok(());
@@ -214,15 +296,17 @@ impl Reactor {
             self.enqueue(key);
         }
         self.set_timer(key);
+        self.settle_ring(key);
         Ok(())
     }
 
-    fn act(&mut self, key: u64, event: Event) -> Result<(), End> {
+    fn act(&mut self, key: u64, event: Event, now: Instant) -> Result<(), End> {
         let Some(driver) = self.drivers.get_mut(&key) else {
             return Ok(());
         };
         match event {
             Event::Call(incoming) => {
+                driver.on_call(now);
                 if let IncomingUpload::Inline(memory) = &incoming.upload {
                     driver.request_bytes += memory.len() as u64;
                 }
@@ -253,6 +337,7 @@ impl Reactor {
             Event::Register { region, bytes, descriptor } => {
                 register(driver, region, bytes, descriptor, &self.shared);
             }
+            Event::Rings { descriptor } => take_rings(driver, descriptor, &self.shared),
             Event::Released(region) => {
                 let mapping = self.mappings.forget(&region);
                 self.shared.reaper.bury((mapping, region));
@@ -319,7 +404,11 @@ impl Reactor {
         if self.shared.config.descriptors != Descriptors::Refuse {
             connection.take_given_descriptors();
         }
-        let driver = Driver::new(socket, connection, peer, membership);
+        let wait = self.shared.config.wait;
+        if self.shared.config.may_map_peers && Patience::new(wait).may_look() {
+            connection.take_rings();
+        }
+        let driver = Driver::new(socket, connection, peer, membership, wait);
         if self.stop_by.is_some() || driver.register(self.poll.registry()).is_err() {
             self.shared.connections.fetch_sub(1, Ordering::Relaxed);
             let (socket, connection, membership) = driver.into_remains();
@@ -577,6 +666,18 @@ fn register(driver: &mut Driver, region: u64, bytes: u64, descriptor: OwnedFd, s
         Ok(accepted) => driver.connection.region_accepted(region, Arc::new(accepted), bytes),
         Err(rejected) => {
             driver.connection.region_refused(region, &rejected.status);
+            undertaker::bury(driver.uid(), rejected.remains);
+        }
+    }
+}
+
+fn take_rings(driver: &mut Driver, descriptor: OwnedFd, shared: &Shared) {
+    let bytes = RINGS_BYTES as u64;
+    let share = shared.charge(driver.membership.account(), Whose::Client, bytes);
+    match Region::accept(descriptor, bytes, share) {
+        Ok(region) => driver.take_rings(Ok(region)),
+        Err(rejected) => {
+            driver.take_rings(Err(rejected.status));
             undertaker::bury(driver.uid(), rejected.remains);
         }
     }

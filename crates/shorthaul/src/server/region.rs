@@ -23,7 +23,7 @@ pub(crate) struct Region {
     /// device and inode numbers are used again by the kernel, this is not.
     key: u64,
     pub(crate) file: PeerMemfd,
-    _share: Share,
+    share: Share,
 }
 
 impl Region {
@@ -47,11 +47,16 @@ impl Region {
             }
         };
         let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { key, file, _share: share })
+        Ok(Self { key, file, share })
     }
 
     pub(crate) fn key(&self) -> u64 {
         self.key
+    }
+
+    /// What its user is charged for it, without its file: a mapping keeps the memory as well.
+    pub(crate) fn into_share(self) -> Share {
+        self.share
     }
 }
 

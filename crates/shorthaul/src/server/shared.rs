@@ -20,6 +20,7 @@ use crate::payload::MemoryPool;
 use crate::relay::Relay;
 use crate::threads::Reaper;
 use crate::trust::PeerPolicy;
+use crate::waiting::Wait;
 
 /// Everything that is shared.
 pub(crate) struct Shared {
@@ -46,6 +47,7 @@ pub(crate) struct Config {
     pub(crate) limits: Limits,
     pub(crate) fill: FillPolicy,
     pub(crate) inline_handlers: bool,
+    pub(crate) wait: Wait,
     pub(crate) descriptors: Descriptors,
     pub(crate) kept_mappings_max: usize,
     /// Whether stores into peers' memory can't fail, see

@@ -19,6 +19,10 @@ pub(crate) use self::locks::{Condvar, Mutex, MutexGuard};
 
 mod locks;
 
+pub(crate) fn fence() {
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
 /// The event that ends a reactor's poll: rung before it sleeps, it does not sleep.
 #[derive(Debug, Default)]
 pub(crate) struct Waker {

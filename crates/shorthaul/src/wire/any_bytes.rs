@@ -69,12 +69,14 @@ fn check_bounds(header: &Header, frame: &Frame<'_>) {
             assert_eq!(header.descriptors, u8::from(is_sealed));
             assert!(is_sealed || reply.offset == 0);
         }
-        Frame::Registered { message, .. } | Frame::Goodbye { message, .. } => {
+        Frame::Registered { message, .. }
+        | Frame::Goodbye { message, .. }
+        | Frame::RingsTaken { message, .. } => {
             assert!(message.len() <= STATUS_BYTES_MAX);
         }
         Frame::Notice { data, .. } => assert!(data.len() <= NOTICE_BYTES_MAX),
-        Frame::Register { .. } => assert_eq!(header.descriptors, 1),
-        Frame::Cancel { .. } | Frame::Release { .. } => {}
+        Frame::Register { .. } | Frame::Rings { .. } => assert_eq!(header.descriptors, 1),
+        Frame::Cancel { .. } | Frame::Release { .. } | Frame::Bell => {}
     }
 }
 

@@ -75,8 +75,10 @@ impl Header {
             return Err(WireError::PayloadSize(kind, self.payload_bytes, payload_bytes_max));
         }
         match (kind, self.descriptors) {
-            (Kind::Register, 1) | (Kind::Call, 0..=2) | (Kind::Reply, 0 | 1) => Ok(()),
-            (Kind::Register, count) => Err(WireError::DescriptorCount(kind, count)),
+            (Kind::Register | Kind::Rings, 1) | (Kind::Call, 0..=2) | (Kind::Reply, 0 | 1) => {
+                Ok(())
+            }
+            (Kind::Register | Kind::Rings, count) => Err(WireError::DescriptorCount(kind, count)),
             (_, 0) => Ok(()),
             (_, count) => Err(WireError::DescriptorCount(kind, count)),
         }
@@ -108,6 +110,13 @@ impl<'a> Frame<'a> {
                 let bytes = fields.u32();
                 Frame::Goodbye { code, message: fields.text(bytes, kind)? }
             }
+            Kind::Rings => Frame::Rings { bytes: fields.u64() },
+            Kind::RingsTaken => {
+                let code = code(fields.u32())?;
+                let bytes = fields.u32();
+                Frame::RingsTaken { code, message: fields.text(bytes, kind)? }
+            }
+            Kind::Bell => Frame::Bell,
         };
         if fields.rest.is_empty() { Ok(frame) } else { Err(WireError::Lengths(kind)) }
     }
@@ -258,6 +267,9 @@ impl Kind {
             7 => Self::Release,
             8 => Self::Notice,
             9 => Self::Goodbye,
+            10 => Self::Rings,
+            11 => Self::RingsTaken,
+            12 => Self::Bell,
             _ => return None,
         })
     }
@@ -270,6 +282,8 @@ impl Kind {
             Self::Reply => 40,
             Self::Register | Self::Registered => 16,
             Self::Cancel | Self::Release | Self::Notice | Self::Goodbye => 8,
+            Self::Rings | Self::RingsTaken => 8,
+            Self::Bell => 0,
         }
     }
 
@@ -282,9 +296,9 @@ impl Kind {
             Self::Reply => limits
                 .message_bytes_max
                 .saturating_add((STATUS_BYTES_MAX + PART_TABLE_BYTES_MAX) as u32),
-            Self::Registered | Self::Goodbye => STATUS_BYTES_MAX as u32,
+            Self::Registered | Self::Goodbye | Self::RingsTaken => STATUS_BYTES_MAX as u32,
             Self::Notice => NOTICE_BYTES_MAX as u32,
-            Self::Cancel | Self::Register | Self::Release => 0,
+            Self::Cancel | Self::Register | Self::Release | Self::Rings | Self::Bell => 0,
         };
         beyond.saturating_add(self.body_bytes_min()).min(BODY_BYTES_MAX)
     }

@@ -37,9 +37,11 @@ impl Frame<'_> {
                 let fixed = Fixed::<{ HEADER_BYTES + 8 }>::new().u32(*topic);
                 fixed.u32(data.len() as u32).with(data, &[])
             }
-            Self::Goodbye { code, message } => {
+            Self::Goodbye { code, message } | Self::RingsTaken { code, message } => {
                 with_status(Fixed::<{ HEADER_BYTES + 8 }>::new(), *code, message)
             }
+            Self::Rings { bytes } => Fixed::<{ HEADER_BYTES + 8 }>::new().u64(*bytes).into_head(),
+            Self::Bell => Fixed::<HEADER_BYTES>::new().into_head(),
         };
         let header = Header {
             kind: self.kind(),
@@ -62,12 +64,15 @@ impl Frame<'_> {
             Self::Release { .. } => Kind::Release,
             Self::Notice { .. } => Kind::Notice,
             Self::Goodbye { .. } => Kind::Goodbye,
+            Self::Rings { .. } => Kind::Rings,
+            Self::RingsTaken { .. } => Kind::RingsTaken,
+            Self::Bell => Kind::Bell,
         }
     }
 
     fn descriptors(&self) -> u8 {
         match self {
-            Self::Register { .. } => 1,
+            Self::Register { .. } | Self::Rings { .. } => 1,
             Self::Call(call) => call.descriptors(),
             Self::Reply(reply) => reply.descriptors(),
             _ => 0,

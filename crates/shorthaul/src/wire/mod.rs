@@ -30,6 +30,9 @@ pub(crate) const FEATURE_SEALED: u64 = 1;
 /// The ability to relay payloads into descriptors that come with calls.
 pub(crate) const FEATURE_DESCRIPTORS: u64 = 2;
 
+/// The ability to take frames out of a ring in memory of the client's.
+pub(crate) const FEATURE_RINGS: u64 = 4;
+
 /// What a frame is, by its number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -43,6 +46,9 @@ pub(crate) enum Kind {
     Release = 7,
     Notice = 8,
     Goodbye = 9,
+    Rings = 10,
+    RingsTaken = 11,
+    Bell = 12,
 }
 
 /// The start of every frame.
@@ -62,12 +68,39 @@ pub(crate) enum Frame<'a> {
     Hello(Hello),
     Call(Call<'a>),
     Reply(Reply<'a>),
-    Cancel { call: u64 },
-    Register { region: u64, bytes: u64 },
-    Registered { region: u64, code: Code, message: &'a str },
-    Release { region: u64 },
-    Notice { topic: u32, data: &'a [u8] },
-    Goodbye { code: Code, message: &'a str },
+    Cancel {
+        call: u64,
+    },
+    Register {
+        region: u64,
+        bytes: u64,
+    },
+    Registered {
+        region: u64,
+        code: Code,
+        message: &'a str,
+    },
+    Release {
+        region: u64,
+    },
+    Notice {
+        topic: u32,
+        data: &'a [u8],
+    },
+    Goodbye {
+        code: Code,
+        message: &'a str,
+    },
+    /// The memory file for the rings of the connection.
+    Rings {
+        bytes: u64,
+    },
+    RingsTaken {
+        code: Code,
+        message: &'a str,
+    },
+    /// Wakes who fell asleep while something was put into its ring.
+    Bell,
 }
 
 /// The first frame of either side.

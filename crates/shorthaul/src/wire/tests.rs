@@ -210,6 +210,10 @@ fn expected(name: &str) -> (Frame<'static>, &'static [u8]) {
         "release" => Frame::Release { region: 7 },
         "notice" => Frame::Notice { topic: 1, data: b"evict!" },
         "goodbye" => Frame::Goodbye { code: Code::Unavailable, message: "done — bye" },
+        "rings" => Frame::Rings { bytes: 66_560 },
+        "rings-taken" => Frame::RingsTaken { code: Code::Ok, message: "" },
+        "rings-refused" => Frame::RingsTaken { code: Code::InvalidArgument, message: "no seals" },
+        "bell" => Frame::Bell,
         other => panic!("the document has a golden frame {other} that no test knows"),
     };
     (frame, b"")
@@ -246,7 +250,7 @@ fn error_of(bytes: &[u8]) -> WireError {
 #[test]
 fn golden_frames_are_what_the_document_says() {
     let goldens = goldens();
-    assert_eq!(goldens.len(), 27);
+    assert_eq!(goldens.len(), 31);
     for Golden { name, bytes } in &goldens {
         let (frame, payload) = expected(name);
         let (header, decoded) = decode(bytes, &Limits::default()).unwrap();
@@ -261,7 +265,7 @@ fn golden_frames_are_what_the_document_says() {
 #[test]
 fn there_is_a_golden_frame_of_every_kind() {
     let kinds: std::collections::BTreeSet<u8> = goldens().iter().map(|g| g.bytes[0]).collect();
-    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), (1..=9).collect::<Vec<_>>());
+    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), (1..=12).collect::<Vec<_>>());
 }
 
 /// The table of kinds in the document, against the code.
@@ -281,12 +285,13 @@ fn body_sizes_are_what_the_document_says() {
         let beyond: u32 =
             beyond.split(" + ").map(|part| part.parse().unwrap_or(limits.message_bytes_max)).sum();
         kinds += 1;
-        let descriptors = u8::from(name == "REGISTER");
+        let descriptors = u8::from(name == "REGISTER" || name == "RINGS");
         let takes = |body_bytes, payload_bytes| {
             let bytes = header(kind, descriptors, body_bytes, payload_bytes);
             Header::decode(&bytes, &limits).is_ok()
         };
-        assert!(!takes(fixed - 1, 0) && takes(fixed, 0), "{name}: least");
+        assert!(fixed == 0 || !takes(fixed - 1, 0), "{name}: least");
+        assert!(takes(fixed, 0), "{name}: least");
         assert!(takes(fixed + beyond, 0), "{name}: most");
         assert!(!takes(fixed + beyond + 1, 0), "{name}: over");
         let inline_bytes_max = limits.inline_bytes_max;
@@ -295,7 +300,7 @@ fn body_sizes_are_what_the_document_says() {
         assert!(!takes(fixed, inline_bytes_max + 1), "{name}: payload over");
         assert!(!takes(u32::MAX, 0) && !takes(fixed, u64::MAX), "{name}: huge");
     }
-    assert_eq!(kinds, 9);
+    assert_eq!(kinds, 12);
 }
 
 #[test]
@@ -316,23 +321,23 @@ fn headers_of_zeros_and_of_ones_are_refused() {
         let refused = Header::decode(&[byte; HEADER_BYTES], &limits).unwrap_err();
         assert_eq!(refused, WireError::UnknownKind(kind));
     }
-    for kind in (0..=0).chain(10..=255) {
+    for kind in (0..=0).chain(13..=255) {
         let refused = Header::decode(&header(kind, 0, 8, 0), &limits).unwrap_err();
         assert_eq!(refused, WireError::UnknownKind(kind));
     }
 }
 
 #[test]
-fn descriptors_are_taken_by_register_call_and_reply_alone() {
+fn descriptors_are_taken_by_register_rings_call_and_reply_alone() {
     let limits = Limits::default();
-    for kind in 1..=9 {
+    for kind in 1..=12 {
         let fixed = Kind::from_golden(kind).body_bytes_min();
         for count in 0..=255 {
             let taken = Header::decode(&header(kind, count, fixed, 0), &limits).is_ok();
             let wanted = match kind {
                 2 => count <= 2,
                 3 => count <= 1,
-                5 => count == 1,
+                5 | 10 => count == 1,
                 _ => count == 0,
             };
             assert_eq!(taken, wanted, "kind {kind} with {count} descriptors");

@@ -79,7 +79,7 @@ pub(in crate::bench) fn max(spread: Option<&Spread>) -> Option<String> {
 }
 
 /// Add to the end: who reads columns by number is not disturbed then.
-const COLUMNS: [Column; 52] = [
+const COLUMNS: [Column; 53] = [
     ("date", |line| Some(line.report.date.clone())),
     ("version", |line| Some(line.report.version.clone())),
     ("cpu", |line| Some(line.report.machine.cpu.clone())),
@@ -137,4 +137,5 @@ const COLUMNS: [Column; 52] = [
     ("share_of_best_median", |line| median(line.cell.of_best.as_ref())),
     ("share_of_best_min", |line| min(line.cell.of_best.as_ref())),
     ("share_of_best_max", |line| max(line.cell.of_best.as_ref())),
+    ("wait", |line| Some(line.report.wait.name().to_owned())),
 ];

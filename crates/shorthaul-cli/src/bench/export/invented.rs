@@ -6,7 +6,7 @@ use crate::bench::report::{
 };
 use crate::bench::session::Mode;
 use crate::bench::stats::Spread;
-use crate::bench::work::{Consume, Source};
+use crate::bench::work::{Consume, Source, WaitKind};
 
 pub(super) fn report() -> Report {
     Report {
@@ -23,6 +23,7 @@ pub(super) fn report() -> Report {
         version: "0.1.0".into(),
         source: Source::Fill,
         consume: Consume::Sample,
+        wait: WaitKind::Adaptive,
         rounds: 9,
         rounds_dropped: 2,
         in_flight: 1,

@@ -33,7 +33,7 @@ fn write_head(output: &mut impl Write, report: &Report) -> io::Result<()> {
     writeln!(
         output,
         "shorthaul {}, {}, {} rounds{dropped}, {:.0} s, {} in flight. \
-         Writer: {}; {}.\n\n    shorthaul {}\n",
+         Writer: {}; {}; {}.\n\n    shorthaul {}\n",
         escape(&report.version),
         escape(&report.date),
         report.rounds,
@@ -41,6 +41,7 @@ fn write_head(output: &mut impl Write, report: &Report) -> io::Result<()> {
         report.in_flight,
         report.source.description(),
         report.consume.description(),
+        report.wait.description(),
         one_line(&report.command_line),
     )?;
     for warning in &report.warnings {

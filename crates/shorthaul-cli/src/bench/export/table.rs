@@ -43,7 +43,7 @@ fn write_head(output: &mut impl Write, report: &Report) -> io::Result<()> {
     )?;
     writeln!(output, "command: shorthaul {}", report.command_line)?;
     let (source, reader) = (report.source.description(), report.consume.description());
-    writeln!(output, "writer: {source}; {reader}")?;
+    writeln!(output, "writer: {source}; {reader}; {}", report.wait.description())?;
     if report.in_flight != 1 {
         writeln!(output, "calls in flight: {}", report.in_flight)?;
     }

@@ -145,6 +145,10 @@ impl Run {
                 }
                 self.accept(region, bytes, descriptor);
             }
+            ServerEvent::Rings { descriptor } => {
+                self.peer.buried.push(descriptor);
+                self.server.rings_refused(&Status::new(Code::Unimplemented, "no rings here"));
+            }
             ServerEvent::Released(region) => {
                 self.reach.releases += 1;
                 let name = region.descriptor.name;

@@ -201,6 +201,7 @@ impl Model {
             ServerEvent::Cancel { call } => {
                 assert!(self.running.iter().any(|running| running.call == call));
             }
+            ServerEvent::Rings { .. } => panic!("nobody offered rings"),
             ServerEvent::Goodbye => panic!("nobody said goodbye"),
         }
     }

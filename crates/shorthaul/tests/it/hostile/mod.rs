@@ -20,6 +20,7 @@ mod narrow;
 pub(super) mod neighbours;
 mod peers;
 pub(super) mod raw;
+mod rings;
 mod sealed_answers;
 mod servers;
 mod uploads;
@@ -33,8 +34,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shorthaul::{
-    Buffer, Code, DirectClient, FillMethod, FillPolicy, InboundCall, Lane, RunningServer,
-    SealedObject, Server, ServerOptions, Status,
+    Buffer, ClientOptions, Code, DirectClient, FillMethod, FillPolicy, InboundCall, Lane,
+    RunningServer, SealedObject, Server, ServerOptions, Status, Wait,
 };
 use tempfile::TempDir;
 
@@ -69,7 +70,9 @@ impl Stage {
             .unwrap()
             .start(move |call: &mut InboundCall| serve(call, &arrive, &opened))
             .unwrap();
-        let mut honest = DirectClient::connect(&path).unwrap();
+        // One that makes rings would do so at any time, and they are counted.
+        let options = ClientOptions { wait: Wait::Block, ..ClientOptions::default() };
+        let mut honest = DirectClient::connect_with(&path, &options).unwrap();
         let buffer = Some(honest.buffer(HONEST_BYTES).unwrap());
         let mut stage = Self {
             folder,

@@ -22,6 +22,9 @@ pub(crate) const REGISTERED: u8 = 6;
 pub(crate) const RELEASE: u8 = 7;
 pub(crate) const NOTICE: u8 = 8;
 pub(crate) const GOODBYE: u8 = 9;
+pub(crate) const RINGS: u8 = 10;
+pub(crate) const RINGS_TAKEN: u8 = 11;
+pub(crate) const BELL: u8 = 12;
 
 pub(crate) const OK: u32 = 0;
 pub(crate) const CANCELLED: u32 = 1;
@@ -172,6 +175,10 @@ impl Raw {
     pub(crate) fn registered(&mut self) -> Answer {
         let body = self.expect(REGISTERED).body;
         status(u64_at(&body, 0), &body[8..])
+    }
+
+    pub(crate) fn rings_taken(&mut self) -> Answer {
+        status(0, &self.expect(RINGS_TAKEN).body)
     }
 
     /// The goodbye, which must be followed by the end; replies before it are passed over.

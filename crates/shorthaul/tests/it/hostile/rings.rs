@@ -1,0 +1,317 @@
+//! Rings by hand, after docs/PROTOCOL.md: clients that use them as they should, and otherwise.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+use shorthaul::{ClientOptions, DirectClient, Lane, Server, ServerOptions, Wait};
+use shorthaul_platform::memory::{Memfd, SharedMapping};
+use shorthaul_platform::store::Store;
+use shorthaul_platform::usage::process_cpu_time;
+
+use super::raw::{self, Place, Raw};
+use super::{Stage, isolated, pattern};
+use crate::service::PATIENCE;
+
+/// A client's rings, and what it has put in and taken out.
+struct Rings {
+    memory: SharedMapping,
+    produced: u32,
+    consumed: u32,
+    /// Frames sent through the socket.
+    sent: u32,
+}
+
+impl Rings {
+    /// Those of a connection that has exchanged the hellos, taken by the server.
+    fn open(raw: &mut Raw) -> Self {
+        let memfd = Memfd::create("rings", BYTES).unwrap();
+        let memory = memfd.map().unwrap();
+        raw.send_with(&rings(BYTES as u64), &[memfd.as_fd()]);
+        assert_eq!(raw.rings_taken().code, raw::OK);
+        Self { memory, produced: 0, consumed: 0, sent: 2 }
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        self.memory.word(at).load()
+    }
+
+    fn set(&self, at: usize, value: u32) {
+        self.memory.word(at).store(value);
+    }
+
+    /// Puts a frame in; whether the server looks.
+    fn put(&mut self, frame: &[u8], after: u32) -> bool {
+        let mut record = (frame.len() as u32).to_le_bytes().to_vec();
+        record.extend_from_slice(&after.to_le_bytes());
+        record.extend_from_slice(frame);
+        for (index, byte) in record.iter().enumerate() {
+            let at = (self.produced as usize + index) % DATA_BYTES;
+            self.memory.copy_in(DATA + at, &[*byte], Store::Ordinary);
+        }
+        self.produced += (record.len() as u32).next_multiple_of(64);
+        self.set(PRODUCED, self.produced);
+        fence(Ordering::SeqCst);
+        self.word(LOOKS) == 1
+    }
+
+    /// Puts a frame in and wakes the server for it.
+    fn send(&mut self, raw: &mut Raw, frame: &[u8]) {
+        if !self.put(frame, self.sent) {
+            self.bell(raw);
+        }
+    }
+
+    fn bell(&mut self, raw: &mut Raw) {
+        self.sent += 1;
+        raw.send(&raw::frame(raw::BELL, 0, &[], &[]));
+    }
+
+    /// The next frame out of the server's ring.
+    fn take(&mut self) -> Vec<u8> {
+        let by = Instant::now() + PATIENCE;
+        while self.word(TO_CLIENT + PRODUCED) == self.consumed {
+            assert!(Instant::now() < by, "nothing came");
+            std::thread::yield_now();
+        }
+        let at = TO_CLIENT + DATA + self.consumed as usize % DATA_BYTES;
+        let mut frame = vec![0; self.word(at) as usize];
+        for (index, byte) in frame.iter_mut().enumerate() {
+            let at = (self.consumed as usize + 8 + index) % DATA_BYTES;
+            self.memory.copy_out(TO_CLIENT + DATA + at, std::slice::from_mut(byte));
+        }
+        self.consumed += (frame.len() as u32 + 8).next_multiple_of(64);
+        self.set(TO_CLIENT + CONSUMED, self.consumed);
+        frame
+    }
+}
+
+fn rings(bytes: u64) -> Vec<u8> {
+    raw::frame(raw::RINGS, 1, &bytes.to_le_bytes(), &[])
+}
+
+/// The id that a REPLY frame answers.
+fn answered(frame: &[u8]) -> u64 {
+    assert_eq!(frame[0], raw::REPLY);
+    u64::from_le_bytes(frame[16..24].try_into().unwrap())
+}
+
+fn echo(id: u64) -> Vec<u8> {
+    raw::call(id, Place::NONE, b"echo", &[id as u8; 100])
+}
+
+#[test]
+fn frames_go_both_ways_and_keep_their_order() {
+    let mut stage = Stage::new();
+    let mut raw = Raw::open(&stage.path);
+    let mut rings = Rings::open(&mut raw);
+    // Asleep: the answers come through the socket.
+    rings.send(&mut raw, &echo(1));
+    assert_eq!(raw.reply().id, 1);
+    rings.set(TO_CLIENT + LOOKS, 1);
+    // More than there is room for at once, so that the data go round many times.
+    for id in 2..2000 {
+        rings.send(&mut raw, &echo(id));
+        assert_eq!(answered(&rings.take()), id);
+    }
+    // A region goes through the socket, and the call that names it must not overtake it; the call
+    // that is sent behind its release must not find it.
+    let memory = Memfd::create("region", 4096).unwrap();
+    rings.sent += 1;
+    rings.put(&raw::fill(5000, Place::region(1, 0, 100), 100, 3), rings.sent);
+    raw.send_with(&raw::register(1, 4096), &[memory.as_fd()]);
+    let frames = [rings.take(), rings.take()];
+    assert!(frames.iter().any(|frame| frame[0] == raw::REGISTERED), "{frames:?}");
+    let reply = frames.iter().find(|frame| frame[0] == raw::REPLY).unwrap();
+    assert_eq!((answered(reply), &reply[24..28]), (5000, &raw::OK.to_le_bytes()[..]));
+    super::descriptor::check_bytes(&memory.into_descriptor(), 0, &pattern(100, 3));
+    // What the ring holds comes before a frame of the socket's that was sent behind it.
+    rings.put(&raw::of_id(raw::RELEASE, 1), rings.sent);
+    rings.sent += 1;
+    raw.send(&raw::fill(5001, Place::region(1, 0, 100), 100, 3));
+    let reply = rings.take();
+    assert_eq!((answered(&reply), &reply[24..28]), (5001, &raw::NOT_FOUND.to_le_bytes()[..]));
+    stage.honest_calls();
+}
+
+/// The server's ring is full: the rest comes through the socket, and nothing is lost.
+#[test]
+fn a_client_that_takes_nothing_out_gets_the_rest_through_the_socket() {
+    let stage = Stage::new();
+    let mut raw = Raw::open(&stage.path);
+    let mut rings = Rings::open(&mut raw);
+    rings.set(TO_CLIENT + LOOKS, 1);
+    let calls = 2 * DATA_BYTES as u64 / 128;
+    for id in 0..calls {
+        raw.send(&echo(id));
+    }
+    let mut ids: Vec<u64> = Vec::new();
+    while rings.word(TO_CLIENT + PRODUCED) as usize <= DATA_BYTES - 256 {
+        std::thread::yield_now();
+    }
+    rings.set(TO_CLIENT + LOOKS, 0);
+    let in_socket = |raw: &mut Raw| raw.reply().id;
+    ids.push(in_socket(&mut raw));
+    while rings.word(TO_CLIENT + PRODUCED) != rings.consumed {
+        ids.push(answered(&rings.take()));
+    }
+    while (ids.len() as u64) < calls {
+        ids.push(in_socket(&mut raw));
+    }
+    ids.sort_unstable();
+    assert!(ids.into_iter().eq(0..calls));
+}
+
+/// Each is the end of its connection, said in a goodbye, and of no other.
+#[test]
+fn what_no_ring_can_hold_is_a_violation() {
+    isolated("hostile::rings::what_no_ring_can_hold_is_a_violation", || {
+        let mut stage = Stage::new();
+        let payload = raw::call_with(1, Place::NONE, b"echo", b"", b"payload");
+        let file = raw::frame(raw::REGISTER, 1, &[0; 16], &[]);
+        let short = echo(1)[..40].to_vec();
+        let cases: [(&str, &dyn Fn(&mut Rings)); 12] = [
+            ("more than fits", &|rings| rings.set(PRODUCED, DATA_BYTES as u32 + 64)),
+            ("less than nothing", &|rings| rings.set(PRODUCED, 0_u32.wrapping_sub(64))),
+            ("half a line", &|rings| rings.set(PRODUCED, 32)),
+            ("a frame over its record", &|rings| {
+                rings.set(DATA, 57);
+                rings.set(PRODUCED, 64);
+            }),
+            ("a frame over the limit", &|rings| {
+                rings.set(DATA, 4097);
+                rings.set(PRODUCED, 8192);
+            }),
+            ("an endless frame", &|rings| {
+                rings.set(DATA, u32::MAX);
+                rings.set(PRODUCED, 64);
+            }),
+            ("no frame at all", &|rings| drop(rings.put(b"", 0))),
+            ("half a header", &|rings| drop(rings.put(&[2; 15], 0))),
+            ("half a frame", &|rings| drop(rings.put(&short, 0))),
+            ("a payload", &|rings| drop(rings.put(&payload, 0))),
+            ("a descriptor", &|rings| drop(rings.put(&file, 0))),
+            ("a hello", &|rings| drop(rings.put(&raw::hello(), 0))),
+        ];
+        for (what, spoil) in cases {
+            let mut raw = Raw::open(&stage.path);
+            let mut rings = Rings::open(&mut raw);
+            spoil(&mut rings);
+            rings.bell(&mut raw);
+            let goodbye = raw.goodbye();
+            assert_eq!(goodbye.code, raw::INVALID_ARGUMENT, "{what}: {}", goodbye.message);
+            raw.end();
+        }
+        // What the client has taken out of the server's ring can't be more than was put in.
+        let mut raw = Raw::open(&stage.path);
+        let rings = Rings::open(&mut raw);
+        rings.set(TO_CLIENT + LOOKS, 1);
+        rings.set(TO_CLIENT + CONSUMED, 1 << 20);
+        // Until it is full: the next answer is looked at for room.
+        let is_told = |raw: &Raw| rustix::io::ioctl_fionread(&raw.socket).unwrap() > 0;
+        for id in 0.. {
+            let before = rings.word(TO_CLIENT + PRODUCED);
+            raw.send(&echo(id));
+            while rings.word(TO_CLIENT + PRODUCED) == before && !is_told(&raw) {
+                std::thread::yield_now();
+            }
+            if is_told(&raw) {
+                break;
+            }
+        }
+        assert_eq!(raw.goodbye().code, raw::INVALID_ARGUMENT);
+        stage.ends_clean();
+    });
+}
+
+/// Refused rings are no violation: all goes on through the socket.
+#[test]
+fn memory_that_is_no_rings_is_refused() {
+    isolated("hostile::rings::memory_that_is_no_rings_is_refused", || {
+        let mut stage = Stage::new();
+        let large = Memfd::create("large", 2 * BYTES).unwrap();
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let unsealed = shorthaul_platform::memory::Draft::create("sealed", BYTES).unwrap();
+        let sealed = unsealed.seal(BYTES).unwrap();
+        for (file, bytes) in [
+            (large.as_fd(), 2 * BYTES as u64),
+            (large.as_fd(), BYTES as u64 - 64),
+            (large.as_fd(), u64::MAX),
+            (one.as_fd(), BYTES as u64),
+            (sealed.as_fd(), BYTES as u64),
+        ] {
+            let mut raw = Raw::open(&stage.path);
+            raw.send_with(&rings(bytes), &[file]);
+            assert_eq!(raw.rings_taken().code, raw::INVALID_ARGUMENT, "{bytes}");
+            raw.send(&echo(1));
+            assert_eq!(raw.reply().code, raw::OK);
+            // And only once.
+            raw.send_with(&rings(bytes), &[file]);
+            assert_eq!(raw.goodbye().code, raw::INVALID_ARGUMENT);
+        }
+        drop((large, one, _other, sealed));
+        stage.ends_clean();
+    });
+}
+
+/// A client that says it comes later than it does, and one that never lets the server sleep.
+#[test]
+fn hints_that_lie_hold_up_their_client_alone() {
+    isolated("hostile::rings::hints_that_lie_hold_up_their_client_alone", || {
+        let mut stage = Stage::new();
+        let mut waits = Raw::open(&stage.path);
+        let mut rings = Rings::open(&mut waits);
+        rings.put(&echo(1), u32::MAX / 2);
+        rings.bell(&mut waits);
+        // Nobody spins over it.
+        let used = || process_cpu_time(std::process::id()).unwrap();
+        let before = used();
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(used() - before < Duration::from_millis(400), "{:?}", used() - before);
+        waits.send(&echo(2));
+        assert_eq!(waits.reply().id, 2);
+        for word in [LOOKS, CPU, TO_CLIENT + LOOKS, TO_CLIENT + CPU] {
+            rings.set(word, u32::MAX);
+        }
+        stage.honest_calls();
+        drop((waits, rings));
+        stage.ends_clean();
+    });
+}
+
+/// A server of which nobody knows whether it looks: one that sleeps, and one that is gone.
+#[test]
+fn a_client_that_looks_sees_the_end_of_its_server() {
+    for wait in [Wait::Adaptive, Wait::Spin] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let options = ServerOptions { inline_handlers: true, wait, ..ServerOptions::default() };
+        let server = Server::bind_with(&path, options).unwrap();
+        let server = server.start(|call: &mut shorthaul::InboundCall| {
+            call.payload(100)?.fill(7, 100)?;
+            call.reply(&[])
+        });
+        let server = server.unwrap();
+        let options = ClientOptions { wait, ..ClientOptions::default() };
+        let mut client = DirectClient::connect_with(&path, &options).unwrap();
+        let mut buffer = client.buffer(4096).unwrap();
+        for _ in 0..1000 {
+            let reply = client.call("").into(buffer).send().unwrap();
+            assert_eq!((reply.len(), reply.lane()), (100, Lane::FillMap));
+            buffer = reply.into_buffer().unwrap();
+        }
+        assert!(server.stop(Duration::from_secs(5)));
+        client.call("").into(buffer).send().unwrap_err();
+        assert!(!client.is_alive());
+    }
+}
+
+const BYTES: usize = 66_560;
+const DATA_BYTES: usize = 32 << 10;
+const PRODUCED: usize = 0;
+const CONSUMED: usize = 128;
+const LOOKS: usize = 256;
+const CPU: usize = 260;
+const DATA: usize = 512;
+/// Where the server's ring starts.
+const TO_CLIENT: usize = 33_280;
