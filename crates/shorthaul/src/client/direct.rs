@@ -23,7 +23,7 @@ use crate::limits::{CLIENT_TURN_FRAMES_MAX, FRAME_STALL_TIMEOUT, Limits};
 use crate::origin::Origin;
 use crate::ring::RINGS_BYTES;
 use crate::stream::{self, Flushed, ReceiveError};
-use crate::threads::deadline_after;
+use crate::threads::{LazyReaper, deadline_after};
 use crate::undertaker;
 use crate::waiting::{self, Patience, look_for};
 
@@ -31,7 +31,8 @@ use crate::waiting::{self, Patience, look_for};
 /// one caller at a time; for several, see [`DirectPool`](super::DirectPool) or
 /// [`Client`](super::Client).
 ///
-/// Nothing happens in the background. Acknowledgements of cancelled calls (which give their buffers
+/// Nothing happens in the background, but that memory of calls that were given up is unmapped.
+/// Acknowledgements of cancelled calls (which give their buffers
 /// back to the system) and notices are taken in **only inside calls and [`DirectClient::poll`]**.
 #[derive(Debug)]
 pub struct DirectClient {
@@ -46,6 +47,7 @@ pub struct DirectClient {
     /// The socket's SO_RCVTIMEO as it is set now.
     receive_timeout: Option<Duration>,
     notices: Notices,
+    reaper: LazyReaper,
     next_id: u64,
     dead: Option<Error>,
     /// Answers to calls that were started; each has a [`Begun`] that waits for it.
@@ -152,6 +154,7 @@ impl DirectClient {
             timeout_default: options.deadline,
             receive_timeout: None,
             notices: Notices::default(),
+            reaper: LazyReaper::new("shorthaul-reap"),
             next_id: 1,
             dead: None,
             kept: Vec::new(),
@@ -601,10 +604,12 @@ impl DirectClient {
                 undertaker::bury(self.server.uid, descriptor);
                 Step::Other
             }
-            // Dropping the token gives its buffers back.
-            ClientEvent::LetGo { .. } | ClientEvent::Retired { .. } | ClientEvent::Open => {
+            // What an earlier call has left goes elsewhere: this one has a deadline.
+            ClientEvent::LetGo { token } | ClientEvent::Retired { token } => {
+                self.reaper.bury(token);
                 Step::Other
             }
+            ClientEvent::Open => Step::Other,
         })
     }
 
