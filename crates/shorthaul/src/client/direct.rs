@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use shorthaul_platform::memory::Memfd;
+use shorthaul_platform::memory::{HugePages, Memfd, SharedMapping};
 use shorthaul_platform::socket::{Credentials, Wait};
 
 use super::buffer::{Buffer, Home};
@@ -191,7 +191,7 @@ impl DirectClient {
 
     fn buffer_by(&mut self, bytes: usize, by: Instant) -> Result<Buffer> {
         ensure_region_bytes(bytes, &self.limits())?;
-        let (memory, memfd) = registrable(bytes)?;
+        let (memory, memfd) = registrable(bytes, self.common.huge_pages)?;
         self.ensure_alive()?;
         let region = self.new_id();
         // What was dropped goes first: it may be what makes room.
@@ -377,7 +377,7 @@ impl DirectClient {
         } else if !self.has_offered_rings {
             // Without memory for them all goes on through the socket.
             self.has_offered_rings = true;
-            if let Ok((memory, memfd)) = registrable(RINGS_BYTES) {
+            if let Ok((memory, memfd)) = registrable(RINGS_BYTES, HugePages::Never) {
                 self.connection.offer_rings(Arc::new(memory), memfd.into_descriptor());
             }
         }
@@ -702,13 +702,10 @@ impl sealed::Transport for &mut DirectClient {
 }
 
 /// Memory for a buffer, with all its pages.
-pub(super) fn registrable(
-    bytes: usize,
-) -> Result<(shorthaul_platform::memory::SharedMapping, Memfd)> {
-    let made = Memfd::create_backed(MEMFD_NAME, bytes).and_then(|memfd| Ok((memfd.map()?, memfd)));
-    let (memory, memfd) =
+pub(super) fn registrable(bytes: usize, pages: HugePages) -> Result<(SharedMapping, Memfd)> {
+    let made = Memfd::create_mapped(MEMFD_NAME, bytes, pages);
+    let (memfd, memory) =
         made.map_err(|error| Error::memory(&format!("a buffer of {bytes} bytes"), error))?;
-    memory.populate();
     Ok((memory, memfd))
 }
 
