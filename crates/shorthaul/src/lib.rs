@@ -95,6 +95,7 @@ pub use server::{
     Server, ServerOptions, ServerStats, Service, ThreadRole,
 };
 pub use shorthaul_platform::descriptors::raise_descriptor_limit;
+pub use shorthaul_platform::memory::{HugePages, huge_pages_refused};
 pub use trust::{PeerPolicy, peer_policy};
 pub use waiting::Wait;
 

@@ -5,7 +5,7 @@ use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use shorthaul_platform::memory::{Draft, SealedMapping};
+use shorthaul_platform::memory::{Draft, HugePages, SealedMapping};
 
 use crate::error::{Error, Result};
 
@@ -22,15 +22,24 @@ struct Inner {
 }
 
 impl SealedObject {
-    /// An object that is a copy of `bytes`.
+    /// An object that is a copy of `bytes`, on huge pages where it is large enough.
     ///
     /// # Errors
     /// [`Error::Io`] if the kernel has no memory or no descriptor for it.
     pub fn copy_of(bytes: &[u8]) -> Result<Self> {
-        Self::finish(bytes.len(), |draft| draft.write_at(0, bytes))
+        Self::copy_with(bytes, HugePages::Auto)
     }
 
-    /// An object of `bytes` bytes, zero until `write` has written them.
+    /// An object that is a copy of `bytes`, with pages as they are wanted.
+    ///
+    /// # Errors
+    /// As [`SealedObject::copy_of`].
+    pub fn copy_with(bytes: &[u8], pages: HugePages) -> Result<Self> {
+        Self::finish(bytes.len(), pages, |draft| draft.write_at(0, bytes))
+    }
+
+    /// An object of `bytes` bytes, zero until `write` has written them, on huge pages where it is
+    /// large enough.
     ///
     /// # Errors
     /// [`Error::Io`] if the kernel has no memory or no descriptor for it; what `write` returns.
@@ -38,11 +47,29 @@ impl SealedObject {
         bytes: usize,
         write: impl FnOnce(&mut [u8]) -> std::io::Result<()>,
     ) -> Result<Self> {
-        Self::finish(bytes, |draft| write(draft.as_mut_slice()?))
+        Self::write_with(bytes, HugePages::Auto, write)
     }
 
-    fn finish(bytes: usize, write: impl FnOnce(&mut Draft) -> std::io::Result<()>) -> Result<Self> {
-        let made = Draft::create(MEMFD_NAME, bytes).and_then(|mut draft| {
+    /// An object of `bytes` bytes as [`SealedObject::write`] makes it, with pages as they are
+    /// wanted.
+    ///
+    /// # Errors
+    /// As [`SealedObject::write`].
+    pub fn write_with(
+        bytes: usize,
+        pages: HugePages,
+        write: impl FnOnce(&mut [u8]) -> std::io::Result<()>,
+    ) -> Result<Self> {
+        Self::finish(bytes, pages, |draft| write(draft.as_mut_slice()?))
+    }
+
+    fn finish(
+        bytes: usize,
+        pages: HugePages,
+        write: impl FnOnce(&mut Draft) -> std::io::Result<()>,
+    ) -> Result<Self> {
+        let made = Draft::create(MEMFD_NAME, bytes).and_then(|draft| {
+            let mut draft = draft.with_pages(pages);
             write(&mut draft)?;
             let sealed = draft.seal(bytes)?;
             Ok((sealed.map()?, sealed.into_descriptor()))

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use shorthaul_platform::memory::{PrivateMemory, page_bytes};
+use shorthaul_platform::memory::{HugePages, PrivateMemory, huge_page_bytes, page_bytes};
 use smallvec::{Array, SmallVec};
 
 use crate::limits::{POOL_BLOCKS_MAX, POOL_BYTES_MAX};
@@ -31,6 +31,7 @@ pub(crate) fn concat<A: Array<Item = u8>>(parts: &[&[u8]]) -> SmallVec<A> {
 #[derive(Debug, Default)]
 pub(crate) struct MemoryPool {
     spare: Mutex<Spare>,
+    pages: HugePages,
 }
 
 #[derive(Debug)]
@@ -83,14 +84,27 @@ impl Purse {
 }
 
 impl MemoryPool {
+    /// An empty pool, of memory with these pages.
+    pub(crate) fn new(pages: HugePages) -> Self {
+        Self { pages, ..Self::default() }
+    }
+
     /// Memory of `bytes` bytes with unspecified contents of this process's own earlier payloads.
     pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> io::Result<PooledMemory> {
         let block_bytes = block_bytes(bytes)?;
         let memory = match self.pop(block_bytes) {
             Some(memory) => memory,
-            None => PrivateMemory::new(block_bytes)?,
+            None => self.make(block_bytes)?,
         };
         Ok(PooledMemory { memory: Some(memory), bytes, pool: Arc::clone(self), meter: None })
+    }
+
+    fn make(&self, block_bytes: usize) -> io::Result<PrivateMemory> {
+        let memory = PrivateMemory::new(block_bytes)?;
+        if self.pages == HugePages::Auto && block_bytes >= huge_page_bytes() {
+            memory.prefer_huge_pages();
+        }
+        Ok(memory)
     }
 
     /// This pool for those whose payloads nobody counts.

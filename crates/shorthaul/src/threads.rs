@@ -65,6 +65,29 @@ impl fmt::Debug for Reaper {
     }
 }
 
+/// A reaper that is started when there is something to bury.
+#[derive(Debug)]
+pub(crate) struct LazyReaper {
+    name: &'static str,
+    reaper: Option<Reaper>,
+}
+
+impl LazyReaper {
+    pub(crate) fn new(name: &'static str) -> Self {
+        Self { name, reaper: None }
+    }
+
+    /// Drops `remains` elsewhere; here if no thread can be had.
+    pub(crate) fn bury(&mut self, remains: impl Send + 'static) {
+        if self.reaper.is_none() {
+            self.reaper = Reaper::start(self.name).ok();
+        }
+        if let Some(reaper) = &self.reaper {
+            reaper.bury(remains);
+        }
+    }
+}
+
 fn drop_all(burials: &Receiver<Box<dyn Send>>) {
     // Ends when the last sender is gone.
     for remains in burials {

@@ -269,6 +269,7 @@ fn differences(old: &Report, new: &Report) -> Vec<String> {
         ("source", old.source.name().to_owned(), new.source.name().to_owned()),
         ("reader", old.consume.description().to_owned(), new.consume.description().to_owned()),
         ("way of waiting", old.wait.name().to_owned(), new.wait.name().to_owned()),
+        ("kind of pages", old.pages(), new.pages()),
         ("number of calls in flight", old.in_flight.to_string(), new.in_flight.to_string()),
     ];
     let differing = cases.into_iter().filter(|(_, before, now)| before != now);

@@ -9,14 +9,20 @@ use shorthaul_platform::topology::pin_current_thread;
 
 use super::flags::{TakeTurn, take_turns};
 use super::stats::median;
-use super::work::{Consume, Source, warm_fill, warm_source};
+use super::work::{Consume, Pages, Source, warm_fill, warm_source};
 
 /// The **speed limit** in MB/s: one thread on `cpu` that stores into a warm buffer of `bytes` bytes
 /// (or copies into it, from a warm source), by the better kind of store.
-pub(crate) fn speed(cpu: u32, bytes: usize, source: Source, time: Duration) -> Result<f64> {
+pub(crate) fn speed(
+    cpu: u32,
+    bytes: usize,
+    source: Source,
+    pages: Pages,
+    time: Duration,
+) -> Result<f64> {
     // Before the memory is touched: its pages come from the node where that is done.
     pin_current_thread(cpu).with_context(|| format!("can't pin to CPU {cpu}"))?;
-    let ([memory, _], warm) = buffers(bytes, source)?;
+    let ([memory, _], warm) = buffers(bytes, source, pages)?;
     let mut best: f64 = 0.0;
     for store in [Store::Ordinary, Store::streaming_or_ordinary()] {
         let mut sequence = 0;
@@ -42,11 +48,12 @@ pub(crate) fn hand_over(
     bytes: usize,
     source: Source,
     consume: Consume,
+    pages: Pages,
     time: Duration,
 ) -> Result<f64> {
     // Where a client's buffer has its pages.
     pin_current_thread(consumer).with_context(|| format!("can't pin to CPU {consumer}"))?;
-    let ([consumers, producers], warm) = buffers(bytes, source)?;
+    let ([consumers, producers], warm) = buffers(bytes, source, pages)?;
     let mut best: f64 = 0.0;
     for store in [Store::Ordinary, Store::streaming_or_ordinary()] {
         let produce = |turn: u32| match &warm {
@@ -95,13 +102,17 @@ pub(crate) fn spin(here: u32, there: u32) -> Result<f64> {
 }
 
 /// A warm buffer, mapped twice: as between processes, each side has its own page tables to walk.
-fn buffers(bytes: usize, source: Source) -> Result<([SharedMapping; 2], Option<PrivateMemory>)> {
-    let file = Memfd::create_backed("shorthaul-bench-limit", bytes)?;
-    let memory = [file.map()?, file.map()?];
+fn buffers(
+    bytes: usize,
+    source: Source,
+    pages: Pages,
+) -> Result<([SharedMapping; 2], Option<PrivateMemory>)> {
+    let (file, first) = Memfd::create_mapped("shorthaul-bench-limit", bytes, pages.into())?;
+    let memory = [first, file.map()?];
     memory.iter().for_each(SharedMapping::populate);
     let warm = match source {
         Source::Fill => None,
-        Source::Warm => Some(warm_source(bytes)?),
+        Source::Warm => Some(warm_source(bytes, pages)?),
     };
     Ok((memory, warm))
 }

@@ -30,6 +30,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
+use shorthaul::huge_pages_refused;
 use shorthaul::placement::Placement;
 
 use self::method::{Methods, parse_methods};
@@ -47,7 +48,7 @@ use self::runner::Findings;
 use self::saved::Saved;
 pub(crate) use self::server::{ServerArgs, run as serve};
 pub(crate) use self::twin::{TwinArgs, serve as serve_twin};
-use self::work::{Consume, Source, WaitKind};
+use self::work::{Consume, Pages, Source, WaitKind};
 
 /// Measure which way is fastest on this machine, and why.
 #[derive(Clone, Debug, Args)]
@@ -120,6 +121,15 @@ pub(crate) struct RpcArgs {
     #[arg(long)]
     baseline: bool,
 
+    /// Huge pages for memory that has room for them: of the rows, the limits and the twins.
+    #[arg(long, value_enum, default_value_t = Pages::Auto)]
+    huge_pages: Pages,
+
+    /// Huge pages for the bare twins alone, where they should differ: a twin that does the obvious
+    /// has none. As --huge-pages by default.
+    #[arg(long, value_enum)]
+    twin_huge_pages: Option<Pages>,
+
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -146,7 +156,8 @@ pub(crate) fn run(args: BenchArgs) -> Result<()> {
     let plan = Plan::new(&args)?;
     let outputs = args.output.prepare()?;
     let began = Instant::now();
-    let Findings { sections, warnings } = runner::run(&plan, &Progress::new())?;
+    let Findings { sections, mut warnings } = runner::run(&plan, &Progress::new())?;
+    warnings.extend(huge_pages_refused().map(|why| format!("There were {why}.")));
     let rounds = sections.iter().flat_map(|section| &section.rounds);
     let report = Report {
         machine: machine::Machine::read(&plan.topology),
@@ -156,6 +167,8 @@ pub(crate) fn run(args: BenchArgs) -> Result<()> {
         source: plan.source,
         consume: plan.consume,
         wait: plan.wait,
+        huge_pages: plan.huge_pages,
+        twin_huge_pages: plan.twin_huge_pages,
         rounds: plan.rounds,
         rounds_dropped: rounds.filter(|round| round.dropped.is_some()).count(),
         in_flight: plan.in_flight,

@@ -11,7 +11,7 @@ use shorthaul_platform::topology::Topology;
 use super::RpcArgs;
 use super::measure::Job;
 use super::method::Method;
-use super::work::{Consume, Source, WaitKind};
+use super::work::{Consume, Pages, Source, WaitKind};
 
 /// A run.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) source: Source,
     pub(crate) consume: Consume,
     pub(crate) wait: WaitKind,
+    pub(crate) huge_pages: Pages,
+    pub(crate) twin_huge_pages: Pages,
     /// Calls under way at a time.
     pub(crate) in_flight: usize,
     /// Whether each method runs beside its bare twin.
@@ -55,6 +57,8 @@ impl Plan {
             source: args.source,
             consume: args.consume,
             wait: args.wait,
+            huge_pages: args.huge_pages,
+            twin_huge_pages: args.twin_huge_pages.unwrap_or(args.huge_pages),
             in_flight,
             baseline: args.baseline,
             rounds: if args.quick { ROUNDS_QUICK } else { ROUNDS },

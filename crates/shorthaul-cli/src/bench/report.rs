@@ -7,7 +7,7 @@ use super::machine::Machine;
 use super::method::Method;
 use super::session::Mode;
 use super::stats::Spread;
-use super::work::{Consume, Source, WaitKind};
+use super::work::{Consume, Pages, Source, WaitKind};
 
 /// All of a run.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -21,6 +21,11 @@ pub(crate) struct Report {
     /// Reports from before there was a choice are of sides that sleep.
     #[serde(default = "block")]
     pub(crate) wait: WaitKind,
+    /// Older results have small ones.
+    #[serde(default)]
+    pub(crate) huge_pages: Pages,
+    #[serde(default)]
+    pub(crate) twin_huge_pages: Pages,
     /// As many as were asked for.
     pub(crate) rounds: usize,
     /// Over all placements; which and why is in each section's rounds.
@@ -176,6 +181,17 @@ impl Threads {
 
     pub(crate) fn cpus(&self) -> [u32; 4] {
         [self.client.cpu, self.client_reactor.cpu, self.server_reactor.cpu, self.worker.cpu]
+    }
+}
+
+impl Report {
+    /// Which pages what was measured has.
+    pub(crate) fn pages(&self) -> String {
+        let rows = self.huge_pages.description();
+        if self.twin_huge_pages == self.huge_pages {
+            return rows.to_owned();
+        }
+        format!("{rows}, but those of twins {}", self.twin_huge_pages.description())
     }
 }
 

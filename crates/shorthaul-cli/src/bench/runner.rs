@@ -106,14 +106,18 @@ fn findings(plan: &Plan, placements: &[Running]) -> Findings {
 
 impl Running {
     fn start(plan: &Plan, placement: Placement, assignment: Assignment) -> Result<Self> {
+        let pages = plan.huge_pages;
         let bytes_max = plan.payloads.iter().copied().max().unwrap_or(0);
         let (client, worker) = (assignment.client.id, assignment.worker.id);
-        let twin = plan.baseline.then(|| Twin::start(client, worker, bytes_max));
+        let twin =
+            plan.baseline.then(|| Twin::start(client, worker, bytes_max, plan.twin_huge_pages));
         Ok(Self {
             placement,
             sessions: Mode::ALL
                 .into_iter()
-                .map(|mode| Ok((mode, Session::start(mode, plan.wait, &assignment, bytes_max)?)))
+                .map(|mode| {
+                    Ok((mode, Session::start(mode, plan.wait, &assignment, bytes_max, pages)?))
+                })
                 .collect::<Result<_>>()?,
             ping_pong: PingPong::start(client, worker)?,
             twin: twin.transpose()?,
@@ -196,11 +200,13 @@ impl Running {
         samples: &mut Samples,
     ) -> Result<()> {
         let what = format!("{} limits", self.placement);
-        let speed = limits::speed(self.assignment.worker.id, bytes, plan.source, slice(&what))?;
+        let (worker, pages) = (self.assignment.worker.id, plan.huge_pages);
+        let speed = limits::speed(worker, bytes, plan.source, pages, slice(&what))?;
         samples.speed.insert(bytes, speed);
         let (consumer, producer) = (self.assignment.client.id, self.assignment.worker.id);
         let (source, consume) = (plan.source, plan.consume);
-        let limit = limits::hand_over(consumer, producer, bytes, source, consume, slice(&what))?;
+        let time = slice(&what);
+        let limit = limits::hand_over(consumer, producer, bytes, source, consume, pages, time)?;
         samples.hand_over.insert(bytes, limit);
         Ok(())
     }

@@ -14,7 +14,7 @@ use shorthaul_platform::usage::process_usage;
 
 use super::process::die_with_parent;
 use super::work::{
-    EMPTY, MAKE, RESPONSE_BYTES, Source, USAGE, WaitKind, Work, encode_usage, warm_source,
+    EMPTY, MAKE, Pages, RESPONSE_BYTES, Source, USAGE, WaitKind, Work, encode_usage, warm_source,
 };
 
 /// Serve one bench; its client is standard input.
@@ -35,6 +35,9 @@ pub(crate) struct ServerArgs {
     /// Largest payload, in bytes.
     #[arg(long)]
     bytes_max: usize,
+    /// Which pages the server's memory has.
+    #[arg(long, value_enum)]
+    huge_pages: Pages,
 }
 
 /// Serves until the client has gone.
@@ -51,12 +54,13 @@ pub(crate) fn run(args: &ServerArgs) -> Result<()> {
         workers: 1,
         inline_handlers: args.inline_handlers,
         wait: args.wait.wait(),
+        huge_pages: args.huge_pages.into(),
         on_thread_start: Some(Arc::new(pin)),
         // Its only client is its parent, on a socketpair of theirs, whatever user that is.
         policy: Some(peer_policy(|_| Ok(()))),
         ..ServerOptions::default()
     };
-    let warm = warm_source(args.bytes_max)?;
+    let warm = warm_source(args.bytes_max, args.huge_pages)?;
     let mut server =
         Server::without_listener(options).start(move |call: &mut InboundCall| make(call, &warm))?;
     server.adopt(stream_from_stdin()?);

@@ -21,8 +21,8 @@ use super::method::{Kind, Memory, Put};
 use super::process::{ServerProcess, spawn};
 use super::stats::Times;
 use super::work::{
-    CALLS_PER_CLOCK, EMPTY, MAKE, REQUEST_BYTES, RESPONSE_BYTES, Source, USAGE, WaitKind, Work,
-    decode_usage, warm_source,
+    CALLS_PER_CLOCK, EMPTY, MAKE, Pages, REQUEST_BYTES, RESPONSE_BYTES, Source, USAGE, WaitKind,
+    Work, decode_usage, warm_source,
 };
 
 /// How many threads a call crosses.
@@ -71,6 +71,7 @@ impl Session {
         wait: WaitKind,
         assignment: &Assignment,
         bytes_max: usize,
+        pages: Pages,
     ) -> Result<Self> {
         // In direct mode the reactor does the worker's work, where the worker would: so the payload
         // crosses what the placement says it crosses.
@@ -87,6 +88,8 @@ impl Session {
             bytes_max.to_string(),
             "--wait".to_owned(),
             wait.name().to_owned(),
+            "--huge-pages".to_owned(),
+            pages.name().to_owned(),
         ];
         if mode == Mode::Direct {
             arguments.push("--inline-handlers".to_owned());
@@ -101,6 +104,7 @@ impl Session {
             // The server is a child of ours, whatever user that is.
             policy: Some(peer_policy(|_| Ok(()))),
             wait: wait.wait(),
+            huge_pages: pages.into(),
             ..ClientOptions::default()
         };
         let caller = match mode {
@@ -112,7 +116,7 @@ impl Session {
             caller,
             server,
             buffers: HashMap::new(),
-            maker: Maker::new(bytes_max)?,
+            maker: Maker::new(bytes_max, pages)?,
             sequence: 0,
             times: Times::new(),
         })
@@ -205,7 +209,8 @@ impl Calls<'_> {
             }
             (Kind::Put(Put::Sealed), _) => {
                 self.maker.make(&work);
-                Goods::Object(SealedObject::copy_of(self.maker.made(&work))?)
+                let pages = self.maker.pages.into();
+                Goods::Object(SealedObject::copy_with(self.maker.made(&work), pages)?)
             }
             (Kind::Put(_), _) => {
                 self.maker.make(&work);
@@ -244,13 +249,15 @@ enum Goods {
 
 /// Makes what is uploaded, in the caller's own memory or in its buffer.
 struct Maker {
+    pages: Pages,
     page: PrivateMemory,
     warm: PrivateMemory,
 }
 
 impl Maker {
-    fn new(bytes_max: usize) -> Result<Self> {
-        Ok(Self { page: PrivateMemory::new(bytes_max)?, warm: warm_source(bytes_max)? })
+    fn new(bytes_max: usize, pages: Pages) -> Result<Self> {
+        let (page, warm) = (pages.private(bytes_max)?, warm_source(bytes_max, pages)?);
+        Ok(Self { pages, page, warm })
     }
 
     fn made(&self, work: &Work) -> &[u8] {

@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
     use crate::bench::measure::Stretch;
-    use crate::bench::work::{Consume, Source, WaitKind};
+    use crate::bench::work::{Consume, Pages, Source, WaitKind};
 
     fn plan() -> Plan {
         let cpu = CpuDescription { id: 0, package: Some(0), core: Some(0), ..Default::default() };
@@ -224,6 +224,8 @@ mod tests {
             source: Source::Fill,
             consume: Consume::Sample,
             wait: WaitKind::Block,
+            huge_pages: Pages::Never,
+            twin_huge_pages: Pages::Never,
             in_flight: 1,
             baseline: true,
             rounds: 3,

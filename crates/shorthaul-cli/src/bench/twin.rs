@@ -12,7 +12,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{self, MemfdFlags, SealFlags};
 use rustix::net::{RecvFlags, recv};
-use shorthaul_platform::memory::{Memfd, PrivateMemory, SealedMapping, SharedMapping};
+use shorthaul_platform::memory::{
+    Draft, Memfd, PrivateMemory, SealedMapping, SharedMapping, huge_page_bytes,
+};
 use shorthaul_platform::socket::{self, DescriptorList, Descriptors, Wait};
 use shorthaul_platform::store::{Store, sum_slice};
 use shorthaul_platform::topology::pin_current_thread;
@@ -23,7 +25,7 @@ use super::measure::{CellRun, Engine, Job, keep_in_flight};
 use super::method::{Kind, Memory, Put};
 use super::process::{PATIENCE, ServerProcess, spawn};
 use super::stats::Times;
-use super::work::{REQUEST_BYTES, RESPONSE_BYTES, Source, Work, warm_source};
+use super::work::{Pages, REQUEST_BYTES, RESPONSE_BYTES, Source, Work, warm_source};
 
 /// The client's side of all twins of a placement.
 pub(crate) struct Twin {
@@ -35,11 +37,18 @@ pub(crate) struct Twin {
 
 impl Twin {
     /// Starts the server process. Both run where a direct call would.
-    pub(crate) fn start(client_cpu: u32, server_cpu: u32, bytes_max: usize) -> Result<Self> {
+    pub(crate) fn start(
+        client_cpu: u32,
+        server_cpu: u32,
+        bytes_max: usize,
+        pages: Pages,
+    ) -> Result<Self> {
         let (cpu, bytes) = (server_cpu.to_string(), bytes_max.to_string());
-        let arguments = ["--cpu".to_owned(), cpu, "--bytes-max".to_owned(), bytes];
+        let options =
+            [("--cpu", cpu), ("--bytes-max", bytes), ("--huge-pages", pages.name().into())];
+        let arguments = options.map(|(name, value)| [name.to_owned(), value]).concat();
         let (stream, server) = spawn("bench-twin", &arguments)?;
-        let peer = Peer::new(stream, bytes_max)?;
+        let peer = Peer::new(stream, bytes_max, pages)?;
         Ok(Self { client_cpu, peer, server, times: Times::new() })
     }
 
@@ -67,9 +76,9 @@ struct Peer {
 }
 
 impl Peer {
-    fn new(stream: UnixStream, bytes_max: usize) -> Result<Self> {
+    fn new(stream: UnixStream, bytes_max: usize, pages: Pages) -> Result<Self> {
         stream.set_read_timeout(Some(PATIENCE))?;
-        let (maker, page) = (Maker::new(bytes_max)?, PrivateMemory::new(bytes_max)?);
+        let (maker, page) = (Maker::new(bytes_max, pages)?, pages.private(bytes_max)?);
         Ok(Self { stream, regions: Vec::new(), maker, page, sequence: 0 })
     }
 
@@ -87,9 +96,8 @@ impl Peer {
         if let Some(number) = self.regions.iter().position(|region| region.len() == bytes) {
             return Ok(number);
         }
-        let file = Memfd::create_backed(MEMFD_NAME, bytes)?;
-        let memory = file.map()?;
-        memory.populate();
+        let pages = self.maker.pages.into();
+        let (file, memory) = Memfd::create_mapped(MEMFD_NAME, bytes, pages)?;
         let mut request = [0; REQUEST_BYTES];
         request[OPERATION] = REGISTER;
         request[16..24].copy_from_slice(&(bytes as u64).to_le_bytes());
@@ -166,6 +174,7 @@ impl Calls<'_> {
             Kind::Fill { memory: Memory::Fresh, .. } => {
                 let file = Memfd::create(MEMFD_NAME, work.bytes)?;
                 let memory = file.map()?;
+                memory.make_huge(work.bytes, maker.pages.into());
                 send(stream, &[request], &[file.as_fd()])?;
                 return Ok(Some(memory));
             }
@@ -191,15 +200,16 @@ impl Calls<'_> {
 
 /// Makes payloads, on whichever side.
 struct Maker {
+    pages: Pages,
     warm: PrivateMemory,
     /// What is to be written by the kernel is made here, a chunk at a time.
     chunk: PrivateMemory,
 }
 
 impl Maker {
-    fn new(bytes_max: usize) -> Result<Self> {
+    fn new(bytes_max: usize, pages: Pages) -> Result<Self> {
         let chunk = PrivateMemory::new(bytes_max.min(CHUNK_BYTES))?;
-        Ok(Self { warm: warm_source(bytes_max)?, chunk })
+        Ok(Self { pages, warm: warm_source(bytes_max, pages)?, chunk })
     }
 
     fn warm(&self, work: &Work) -> &[u8] {
@@ -243,12 +253,26 @@ impl Maker {
     }
 
     fn make_sealed(&mut self, work: &Work) -> Result<OwnedFd> {
+        if self.pages == Pages::Auto && work.bytes >= huge_page_bytes() {
+            return self.make_sealed_huge(work);
+        }
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = fs::memfd_create(MEMFD_NAME, flags)?;
         fs::ftruncate(&file, work.bytes as u64)?;
         self.make_by_write(work, |bytes, at| write_all_at(file.as_fd(), bytes, at))?;
         fs::fcntl_add_seals(&file, SEALED)?;
         Ok(file)
+    }
+}
+
+impl Maker {
+    fn make_sealed_huge(&self, work: &Work) -> Result<OwnedFd> {
+        let mut draft = Draft::create(MEMFD_NAME, work.bytes)?.with_pages(self.pages.into());
+        match work.source {
+            Source::Fill => draft.as_mut_slice()?.fill(work.fill_byte()),
+            Source::Warm => draft.as_mut_slice()?.copy_from_slice(self.warm(work)),
+        }
+        Ok(draft.seal(work.bytes)?.into_descriptor())
     }
 }
 
@@ -320,10 +344,11 @@ mod tests {
     use crate::bench::method::Method;
     use crate::bench::work::Consume;
 
-    fn run_all(source: Source, consume: Consume) {
+    fn run_all(source: Source, consume: Consume, pages: Pages) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let server = thread::spawn(move || TwinServer::new(theirs, BYTES_MAX).unwrap().run());
-        let mut peer = Peer::new(ours, BYTES_MAX).unwrap();
+        let server =
+            thread::spawn(move || TwinServer::new(theirs, BYTES_MAX, pages).unwrap().run());
+        let mut peer = Peer::new(ours, BYTES_MAX, pages).unwrap();
         for bytes in [0, 1, 4096, BYTES_MAX] {
             for method in Method::ALL.iter().filter(|method| method.has_twin()).copied() {
                 let job = Job { method, bytes, source, consume, in_flight: 1 };
@@ -341,7 +366,8 @@ mod tests {
     fn every_twin_brings_what_was_asked_for() {
         for consume in [Consume::None, Consume::Sample, Consume::All] {
             for source in [Source::Fill, Source::Warm] {
-                run_all(source, consume);
+                run_all(source, consume, Pages::Never);
+                run_all(source, consume, Pages::Auto);
             }
         }
     }
@@ -352,10 +378,11 @@ mod tests {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let job =
             Job { method, bytes: 1, source: Source::Fill, consume: Consume::All, in_flight: 1 };
-        let run = Peer::new(ours, 1).unwrap().run(&job, Duration::ZERO, &mut Times::new());
+        let run =
+            Peer::new(ours, 1, Pages::Never).unwrap().run(&job, Duration::ZERO, &mut Times::new());
         assert!(run.unwrap_err().to_string().contains("has no twin"));
     }
 
-    /// More than a chunk, and no whole number of pages.
-    const BYTES_MAX: usize = CHUNK_BYTES * 2 + 1000;
+    /// More than a chunk and than a huge page, and no whole number of pages.
+    const BYTES_MAX: usize = CHUNK_BYTES * 9 + 1000;
 }

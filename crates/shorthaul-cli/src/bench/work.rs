@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use shorthaul::{Lane, Reply, Wait};
+use shorthaul::{HugePages, Lane, Reply, Wait};
 use shorthaul_platform::memory::{PrivateMemory, SharedMapping};
 use shorthaul_platform::store::Store;
 use shorthaul_platform::usage::Usage;
@@ -69,6 +69,52 @@ pub(crate) enum Consume {
     Sample,
     /// Every byte.
     All,
+}
+
+/// Which pages the memory of everything has that is measured: of rows, limits and twins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Pages {
+    /// Huge ones where the kernel gives them.
+    Auto,
+    /// Small ones.
+    #[default]
+    Never,
+}
+
+impl Pages {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Never => "never",
+        }
+    }
+
+    /// What is printed beside every table.
+    pub(crate) fn description(self) -> &'static str {
+        match self {
+            Self::Auto => "huge where they can be had",
+            Self::Never => "small",
+        }
+    }
+
+    /// Memory of this process alone, with such pages.
+    pub(crate) fn private(self, bytes: usize) -> io::Result<PrivateMemory> {
+        let memory = PrivateMemory::new(bytes)?;
+        if self == Self::Auto {
+            memory.prefer_huge_pages();
+        }
+        Ok(memory)
+    }
+}
+
+impl From<Pages> for HugePages {
+    fn from(pages: Pages) -> Self {
+        match pages {
+            Pages::Auto => Self::Auto,
+            Pages::Never => Self::Never,
+        }
+    }
 }
 
 impl Source {
@@ -213,8 +259,8 @@ impl Work {
 }
 
 /// A warm source for payloads of `bytes` bytes: a byte is the number of its cache line.
-pub(crate) fn warm_source(bytes: usize) -> io::Result<PrivateMemory> {
-    let mut source = PrivateMemory::new(bytes + WARM_STARTS * WARM_STEP)?;
+pub(crate) fn warm_source(bytes: usize, pages: Pages) -> io::Result<PrivateMemory> {
+    let mut source = pages.private(bytes + WARM_STARTS * WARM_STEP)?;
     source.iter_mut().enumerate().for_each(|(at, byte)| *byte = warm_byte(at));
     Ok(source)
 }

@@ -12,9 +12,11 @@ pub(super) fn findings() -> Vec<Finding> {
     if let Some(why) = why_not() {
         return [SHMEM, COLLAPSE, HUGETLB].map(|about| about.unknown(untried(&why))).into();
     }
+    let collapsed = memory::shmem_bytes_after_collapse();
+    let is_had = collapsed.as_ref().is_ok_and(|&bytes| bytes > page_bytes());
     vec![
-        shmem(memory::shmem_bytes_at_first_touch()),
-        collapse(memory::shmem_bytes_after_collapse()),
+        shmem(memory::shmem_bytes_at_first_touch(), is_had),
+        collapse(collapsed),
         hugetlb(memory::hugetlb_page_bytes()),
     ]
 }
@@ -30,7 +32,8 @@ fn why_not() -> Option<String> {
     is_short.then(|| format!("only {} are left to this container", system::bytes(group.left())))
 }
 
-pub(super) fn shmem(tried: io::Result<usize>) -> Finding {
+/// What MADV_COLLAPSE makes is as good.
+pub(super) fn shmem(tried: io::Result<usize>, can_collapse: bool) -> Finding {
     let switch = system::read(SHMEM_SWITCH).map_or_else(
         |_| "shmem_enabled can't be read".to_owned(),
         |choices| format!("shmem_enabled is {}", system::chosen(&choices)),
@@ -41,6 +44,7 @@ pub(super) fn shmem(tried: io::Result<usize>) -> Finding {
             let came = system::bytes(bytes as u64);
             SHMEM.ok(format!("a first touch brought {came} ({switch})"))
         }
+        Ok(_) if can_collapse => SHMEM.ok(format!("not needed: they are made ({switch})")),
         Ok(bytes) => SHMEM.degraded(
             format!("a first touch brought {} ({switch})", system::bytes(bytes as u64)),
             "Memory that is used for the first time, or mapped anew, costs a fault for each small \
@@ -53,7 +57,7 @@ pub(super) fn shmem(tried: io::Result<usize>) -> Finding {
     }
 }
 
-/// Nothing of Shorthaul asks for it yet, so nothing is lost where it doesn't work.
+/// Where it is refused, shmem may still have them by itself: that finding says what is lost.
 fn collapse(tried: io::Result<usize>) -> Finding {
     match tried {
         Ok(bytes) if bytes > page_bytes() => COLLAPSE
@@ -75,14 +79,15 @@ fn hugetlb(tried: io::Result<usize>) -> Finding {
 const SHMEM: About = About {
     id: "huge-shmem",
     group: Group::HugePages,
-    what: "huge pages without asking (shmem)",
+    what: "huge pages by the administrator's word (shmem)",
     use_of_it: "One fault for each 2 MiB of fresh memory, where there were 512.",
 };
 const COLLAPSE: About = About {
     id: "huge-collapse",
     group: Group::HugePages,
     what: "huge pages on request (MADV_COLLAPSE)",
-    use_of_it: "For programs that map their buffers themselves; Shorthaul doesn't ask for it.",
+    use_of_it: "One fault for each 2 MiB of fresh memory, where there were 512; needs Linux 6.1 \
+                and no privilege.",
 };
 const HUGETLB: About = About {
     id: "huge-hugetlb",

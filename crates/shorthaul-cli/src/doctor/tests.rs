@@ -128,8 +128,10 @@ fn pipes_and_pages_are_judged_by_what_came() {
     let chunk = shorthaul::relay::CHUNK_BYTES;
     assert_eq!(verdicts([chunk, chunk - 1].map(moving::granted)), [Fine, Degraded]);
     let refused = io::Error::from(io::ErrorKind::OutOfMemory);
-    let touches = [Ok(huge_page_bytes()), Ok(page_bytes()), Err(refused)].map(pages::shmem);
+    let touches = [Ok(huge_page_bytes()), Ok(page_bytes()), Err(refused)];
+    let touches = touches.map(|touched| pages::shmem(touched, false));
     assert_eq!(verdicts(touches), [Fine, Degraded, Unknown]);
+    assert_eq!(verdicts([pages::shmem(Ok(page_bytes()), true)]), [Fine]);
 }
 
 #[test]

@@ -1,13 +1,17 @@
-//! Whether memory files get huge pages here: each of the three ways, tried.
+//! Huge pages for memory files: whether they are wanted, why there are none, and the probes that
+//! tell which of the three ways works here.
 //!
 //! No file or switch is believed: of each way one huge page is asked for, and the size of the file
-//! in memory tells what came. What was allocated is given back before a function returns.
+//! in memory tells what came. What the probes have allocated is given back before they return.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
+use std::sync::OnceLock;
 
 use rustix::fs::{self, MemfdFlags};
 use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::memfd::{allocate, ensure_file_size_allowed};
 use super::raw::RawMapping;
@@ -19,14 +23,64 @@ pub fn huge_page_bytes() -> usize {
     page_bytes() * (page_bytes() / 8)
 }
 
+/// Whether memory that has room for huge pages is to get them.
+///
+/// Everything that is smaller than one ([`huge_page_bytes`], 2 MiB on x86-64), and what is left
+/// behind the last whole one, has small pages either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HugePages {
+    /// Where the kernel gives them; small ones elsewhere, see [`huge_pages_refused`].
+    #[default]
+    Auto,
+    /// Small pages, which cost memory only where they are touched.
+    Never,
+}
+
+/// Why huge pages could not be had when they were wanted: the first time in this process, in
+/// words. Nothing is wrong then, but memory that is not used again costs several times as much.
+pub fn huge_pages_refused() -> Option<&'static str> {
+    REFUSED.get().map(String::as_str)
+}
+
+/// Makes huge pages if they are wanted; tells how many bytes have them, and remembers the first
+/// refusal.
+pub(super) fn make_huge(mapping: &RawMapping, range: Range<usize>, pages: HugePages) -> usize {
+    if pages == HugePages::Never {
+        return 0;
+    }
+    let bytes = range.len();
+    mapping.make_huge(range).unwrap_or_else(|error| {
+        REFUSED.get_or_init(|| why(&error, bytes));
+        0
+    })
+}
+
+fn why(error: &io::Error, bytes: usize) -> String {
+    let advice = match Errno::from_io_error(error) {
+        Some(Errno::INVAL) => {
+            "the kernel makes none of memory files (MADV_COLLAPSE is in Linux 6.1 and newer, where \
+             transparent huge pages are not switched off)"
+        }
+        Some(Errno::NOMEM | Errno::AGAIN | Errno::BUSY) => {
+            "there is no memory in whole huge pages at the moment, or a limit is in the way"
+        }
+        _ => "madvise(2) is refused",
+    };
+    format!("no huge pages for {bytes} bytes, small ones are used: {advice}: {error}")
+}
+
+static REFUSED: OnceLock<String> = OnceLock::new();
+
 /// Touches one byte of a memory file and returns how many bytes the kernel allocates for that: a
-/// page, or more where shmem has huge pages by itself.
+/// page, or more where shmem has huge pages by the administrator's word, for who asks or for all.
 ///
 /// # Errors
 /// Those of [`Memfd::create`] and mmap(2); `EINVAL` before Linux 5.14.
 pub fn shmem_bytes_at_first_touch() -> io::Result<usize> {
-    let (memfd, mapping, at) = aligned_file()?;
-    mapping.populate_part(at..at + page_bytes())?;
+    let (memfd, mapping) = probe()?;
+    mapping.advise(Advice::LinuxHugepage);
+    mapping.populate_part(0..page_bytes())?;
     backed_bytes(&memfd)
 }
 
@@ -40,16 +94,8 @@ pub fn shmem_bytes_at_first_touch() -> io::Result<usize> {
 /// # References
 /// madvise(2) `MADV_COLLAPSE`; refused where a range has no page at all.
 pub fn shmem_bytes_after_collapse() -> io::Result<usize> {
-    let (memfd, mapping, at) = aligned_file()?;
-    mapping.populate_part(at..at + page_bytes())?;
-    let mut tries = 0;
-    while let Err(error) = mapping.collapse_part(at..at + huge_page_bytes()) {
-        tries += 1;
-        let is_passing = [Errno::AGAIN, Errno::BUSY].map(|errno| Some(errno.raw_os_error()));
-        if tries == COLLAPSE_TRIES_MAX || !is_passing.contains(&error.raw_os_error()) {
-            return Err(error);
-        }
-    }
+    let (memfd, mapping) = probe()?;
+    mapping.make_huge(0..huge_page_bytes())?;
     backed_bytes(&memfd)
 }
 
@@ -67,16 +113,17 @@ pub fn hugetlb_page_bytes() -> io::Result<usize> {
     let bytes = usize::try_from(fs::fstat(&file)?.st_blksize).map_err(io::Error::other)?;
     ensure_file_size_allowed(bytes as u64)?;
     fs::ftruncate(&file, bytes as u64)?;
-    allocate(&file, bytes)?;
+    allocate(&file, 0..bytes)?;
     Ok(bytes)
 }
 
-/// A memory file of one huge page, sealed as those that are sent, mapped where such a page can be.
-fn aligned_file() -> io::Result<(Memfd, RawMapping, usize)> {
+/// A memory file of one huge page, sealed as those that are sent.
+fn probe() -> io::Result<(Memfd, RawMapping)> {
     let bytes = huge_page_bytes();
     let memfd = Memfd::create("shorthaul-probe", bytes)?;
-    let (mapping, at) = RawMapping::of_file_aligned(memfd.as_fd(), bytes, bytes)?;
-    Ok((memfd, mapping, at))
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let mapping = RawMapping::of_file(memfd.as_fd(), bytes, protection, MapFlags::SHARED)?;
+    Ok((memfd, mapping))
 }
 
 fn backed_bytes(memfd: &Memfd) -> io::Result<usize> {
@@ -86,8 +133,6 @@ fn backed_bytes(memfd: &Memfd) -> io::Result<usize> {
 
 /// fstat(2), `st_blocks`.
 const BLOCK_BYTES: usize = 512;
-/// A page that others look at just then can't be moved; in the next moment it can.
-const COLLAPSE_TRIES_MAX: usize = 8;
 
 #[cfg(test)]
 #[cfg(not(shorthaul_models))]

@@ -5,9 +5,12 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::slice;
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::atomics::SharedWord;
+use super::huge::{self, HugePages};
+use super::page_bytes;
 use super::raw::RawMapping;
 use super::trust::Trust;
 use crate::store::{self, Store};
@@ -48,6 +51,30 @@ impl SharedMapping {
     /// Touches every page now, so that later stores take no page fault. A hint: see madvise(2).
     pub fn populate(&self) {
         self.raw.advise(Advice::LinuxPopulateWrite);
+    }
+
+    /// Touches the pages of `range` in one call, which costs less than a fault for each.
+    ///
+    /// # Errors
+    /// `ENOMEM` or `EFAULT` when there is no memory for them: a store would be fatal. Where the
+    /// kernel doesn't know the call (before Linux 5.14) or refuses it, nothing is touched.
+    ///
+    /// # Panics
+    /// If `range` is not inside the mapping.
+    pub fn populate_part(&self, range: Range<usize>) -> io::Result<()> {
+        self.part(range.clone());
+        let start = range.start / page_bytes() * page_bytes();
+        match self.raw.populate_part(start..range.end) {
+            Err(error) if is_fatal(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes huge pages of every part of the first `bytes` bytes that one fits into, if they are
+    /// wanted and can be had, and returns how many bytes have them, from the start on. For memory
+    /// of our own, before it is sent away: its pages are allocated here, at this process's charge.
+    pub fn make_huge(&self, bytes: usize, pages: HugePages) -> usize {
+        huge::make_huge(&self.raw, 0..bytes.min(self.len()), pages)
     }
 
     /// Stores `value` into every byte of `range`. Streaming stores are fenced before it returns.
@@ -201,6 +228,11 @@ impl SharedMapping {
         assert!(self.raw.is_here(), "the mapping belongs to the process that fork(2) copied");
         (self.raw.start().wrapping_add(range.start), range.end - range.start)
     }
+}
+
+/// Whether pages could not be had, and not only be asked for.
+fn is_fatal(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOMEM | Errno::FAULT))
 }
 
 fn end_of(at: usize, bytes: usize) -> usize {

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{self, FallocateFlags, MemfdFlags, OFlags, SealFlags};
 use rustix::process::{Resource, getrlimit};
 
+use super::huge::HugePages;
 use super::mapping::SharedMapping;
 
 /// A memory file of our own: its size is fixed by seals, its bytes stay writable by whoever has it.
@@ -40,8 +42,26 @@ impl Memfd {
     /// As [`Memfd::create`]; `ENOSPC` or `ENOMEM` when the pages can't be had.
     pub fn create_backed(name: &str, bytes: usize) -> io::Result<Self> {
         let memfd = Self::create(name, bytes)?;
-        allocate(&memfd.file, bytes)?;
+        allocate(&memfd.file, 0..bytes)?;
         Ok(memfd)
+    }
+
+    /// Like [`Memfd::create_backed`], and maps it, its pages touched, so that stores take no fault.
+    ///
+    /// # Errors
+    /// As [`Memfd::create_backed`]; those of mmap(2).
+    pub fn create_mapped(
+        name: &str,
+        bytes: usize,
+        pages: HugePages,
+    ) -> io::Result<(Self, SharedMapping)> {
+        let memfd = Self::create(name, bytes)?;
+        let mapping = memfd.map()?;
+        mapping.make_huge(bytes, pages);
+        // What is not huge: the rest behind the last whole one, or all.
+        allocate(&memfd.file, 0..bytes)?;
+        mapping.populate();
+        Ok((memfd, mapping))
     }
 
     /// Maps the whole file.
@@ -284,13 +304,14 @@ fn end_within(bytes: usize, offset: usize, count: usize) -> Option<usize> {
     offset.checked_add(count).filter(|&end| end <= bytes)
 }
 
-/// Allocates the pages of the first `bytes` bytes.
-pub(super) fn allocate(file: &OwnedFd, bytes: usize) -> io::Result<()> {
-    if bytes == 0 {
+/// Allocates the pages of a part.
+pub(super) fn allocate(file: &OwnedFd, range: Range<usize>) -> io::Result<()> {
+    if range.is_empty() {
         return Ok(());
     }
+    let (start, bytes) = (range.start as u64, range.len() as u64);
     // Interrupted by a signal it begins anew; what it has allocated stays.
-    while let Err(error) = fs::fallocate(file, FallocateFlags::empty(), 0, bytes as u64) {
+    while let Err(error) = fs::fallocate(file, FallocateFlags::empty(), start, bytes) {
         if error != rustix::io::Errno::INTR {
             return Err(error.into());
         }

@@ -31,7 +31,8 @@ pub use atomics::SharedWord;
 pub use draft::{Draft, SealedFile};
 pub use generation::generation;
 pub use huge::{
-    huge_page_bytes, hugetlb_page_bytes, shmem_bytes_after_collapse, shmem_bytes_at_first_touch,
+    HugePages, huge_page_bytes, huge_pages_refused, hugetlb_page_bytes, shmem_bytes_after_collapse,
+    shmem_bytes_at_first_touch,
 };
 pub use lent::LentFile;
 pub use mapping::SharedMapping;

@@ -35,6 +35,11 @@ impl PrivateMemory {
         self.raw.advise(Advice::LinuxPopulateWrite);
     }
 
+    /// Asks for huge pages where they fit and nothing was touched yet. A hint: see madvise(2).
+    pub fn prefer_huge_pages(&self) {
+        self.raw.advise(Advice::LinuxHugepage);
+    }
+
     /// Stores `value` into every byte of `range`.
     ///
     /// # Panics

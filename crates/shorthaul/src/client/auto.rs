@@ -55,7 +55,7 @@ struct State {
     spare: Vec<Buffer>,
     spare_bytes: usize,
     /// By direction, by the hash of the method's name: two that collide only share their guess.
-    learnt: [LruCache<u64, Learnt, FxBuildHasher>; 2],
+    learnt: [LruCache<u64, Learnt, FxBuildHasher>; 3],
     /// A buffer could not be had, because of this; none is asked for again until so many calls have
     /// gone by.
     rest: (u32, Reason),
@@ -69,6 +69,8 @@ struct State {
 pub(super) enum Direction {
     Answer,
     Upload,
+    /// An answer into memory of its own, of which only its pages are to be made: no lane is chosen.
+    Fresh,
 }
 
 /// A method, as far as guesses go.
@@ -107,7 +109,7 @@ impl Auto {
         let state = State {
             spare: Vec::new(),
             spare_bytes: 0,
-            learnt: [(); 2].map(|()| LruCache::with_hasher(methods_max, FxBuildHasher)),
+            learnt: [(); 3].map(|()| LruCache::with_hasher(methods_max, FxBuildHasher)),
             rest: (0, Reason::PeerCannot),
             is_closed: false,
         };
@@ -147,6 +149,12 @@ impl Auto {
             return Plan::NoBuffer(reason);
         }
         Plan::Buffer(bytes)
+    }
+
+    /// The largest of the method's recent payloads, if there was one.
+    pub(super) fn seen(&self, direction: Direction, method: MethodKey) -> Option<usize> {
+        let mut state = self.lock();
+        state.learnt[direction as usize].get(&method.0).map(|learnt| learnt.bytes)
     }
 
     /// Notes how large a payload of `method` was.

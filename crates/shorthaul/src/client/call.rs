@@ -135,7 +135,8 @@ impl<'a, T: Transport> Call<'a, T> {
 
     /// Wants the payload of the answer in memory made for this call alone: a memory file of `bytes`
     /// bytes that travels with it. Slower than a buffer that is used again, by the cost of fresh
-    /// pages.
+    /// pages. Huge ones are made for all of it, or, once the method has answered, for as much as
+    /// its answers have filled.
     pub fn into_fresh(self, bytes: usize) -> Self {
         self.want(Wanted::Fresh(bytes))
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use shorthaul_platform::memory::Trust;
+use shorthaul_platform::memory::{HugePages, Trust};
 use shorthaul_platform::socket::{self, Credentials};
 
 use super::auto::{Auto, AutoPolicy};
@@ -50,6 +50,9 @@ pub struct ClientOptions {
     pub wait: Wait,
     /// Where automatic choices of a lane change their mind.
     pub auto: AutoPolicy,
+    /// Whether buffers, sealed uploads and payloads that travel inline have huge pages where they
+    /// are large enough.
+    pub huge_pages: HugePages,
     /// Called on the client's reactor thread when it starts; to pin it, for instance.
     pub on_thread_start: Option<Arc<dyn Fn() + Send + Sync>>,
 }
@@ -63,6 +66,7 @@ impl Default for ClientOptions {
             trust: None,
             wait: Wait::default(),
             auto: AutoPolicy::default(),
+            huge_pages: HugePages::Auto,
             on_thread_start: None,
         }
     }
@@ -129,7 +133,7 @@ pub(crate) fn open<T>(socket: UnixStream, options: &ClientOptions) -> Result<Con
     let policy = options.policy.clone().unwrap_or_else(default_policy);
     policy(&server)
         .map_err(|reason| Error::PeerRefused(format!("the server is not trusted: {reason}")))?;
-    let pool = Arc::new(MemoryPool::default());
+    let pool = Arc::new(MemoryPool::new(options.huge_pages));
     let now = Instant::now();
     let connection = ClientConnection::new(options.limits, pool.uncounted(), now);
     let common = Arc::new(Common {
@@ -137,6 +141,7 @@ pub(crate) fn open<T>(socket: UnixStream, options: &ClientOptions) -> Result<Con
         auto: Auto::new(options.auto),
         lanes: LaneCounters::default(),
         limits: options.limits,
+        huge_pages: options.huge_pages,
         trust: options.trust,
         server_uid: server.uid,
     });

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use shorthaul_platform::memory::Memfd;
+use shorthaul_platform::memory::{HugePages, Memfd, SharedMapping};
 use shorthaul_platform::socket::{Credentials, Wait};
 
 use super::buffer::{Buffer, Home};
@@ -23,7 +23,7 @@ use crate::limits::{CLIENT_TURN_FRAMES_MAX, FRAME_STALL_TIMEOUT, Limits};
 use crate::origin::Origin;
 use crate::ring::RINGS_BYTES;
 use crate::stream::{self, Flushed, ReceiveError};
-use crate::threads::deadline_after;
+use crate::threads::{LazyReaper, deadline_after};
 use crate::undertaker;
 use crate::waiting::{self, Patience, look_for};
 
@@ -31,7 +31,8 @@ use crate::waiting::{self, Patience, look_for};
 /// one caller at a time; for several, see [`DirectPool`](super::DirectPool) or
 /// [`Client`](super::Client).
 ///
-/// Nothing happens in the background. Acknowledgements of cancelled calls (which give their buffers
+/// Nothing happens in the background, but that memory of calls that were given up is unmapped.
+/// Acknowledgements of cancelled calls (which give their buffers
 /// back to the system) and notices are taken in **only inside calls and [`DirectClient::poll`]**.
 #[derive(Debug)]
 pub struct DirectClient {
@@ -46,6 +47,7 @@ pub struct DirectClient {
     /// The socket's SO_RCVTIMEO as it is set now.
     receive_timeout: Option<Duration>,
     notices: Notices,
+    reaper: LazyReaper,
     next_id: u64,
     dead: Option<Error>,
     /// Answers to calls that were started; each has a [`Begun`] that waits for it.
@@ -152,6 +154,7 @@ impl DirectClient {
             timeout_default: options.deadline,
             receive_timeout: None,
             notices: Notices::default(),
+            reaper: LazyReaper::new("shorthaul-reap"),
             next_id: 1,
             dead: None,
             kept: Vec::new(),
@@ -188,7 +191,7 @@ impl DirectClient {
 
     fn buffer_by(&mut self, bytes: usize, by: Instant) -> Result<Buffer> {
         ensure_region_bytes(bytes, &self.limits())?;
-        let (memory, memfd) = registrable(bytes)?;
+        let (memory, memfd) = registrable(bytes, self.common.huge_pages)?;
         self.ensure_alive()?;
         let region = self.new_id();
         // What was dropped goes first: it may be what makes room.
@@ -374,7 +377,7 @@ impl DirectClient {
         } else if !self.has_offered_rings {
             // Without memory for them all goes on through the socket.
             self.has_offered_rings = true;
-            if let Ok((memory, memfd)) = registrable(RINGS_BYTES) {
+            if let Ok((memory, memfd)) = registrable(RINGS_BYTES, HugePages::Never) {
                 self.connection.offer_rings(Arc::new(memory), memfd.into_descriptor());
             }
         }
@@ -601,10 +604,12 @@ impl DirectClient {
                 undertaker::bury(self.server.uid, descriptor);
                 Step::Other
             }
-            // Dropping the token gives its buffers back.
-            ClientEvent::LetGo { .. } | ClientEvent::Retired { .. } | ClientEvent::Open => {
+            // What an earlier call has left goes elsewhere: this one has a deadline.
+            ClientEvent::LetGo { token } | ClientEvent::Retired { token } => {
+                self.reaper.bury(token);
                 Step::Other
             }
+            ClientEvent::Open => Step::Other,
         })
     }
 
@@ -697,13 +702,10 @@ impl sealed::Transport for &mut DirectClient {
 }
 
 /// Memory for a buffer, with all its pages.
-pub(super) fn registrable(
-    bytes: usize,
-) -> Result<(shorthaul_platform::memory::SharedMapping, Memfd)> {
-    let made = Memfd::create_backed(MEMFD_NAME, bytes).and_then(|memfd| Ok((memfd.map()?, memfd)));
-    let (memory, memfd) =
+pub(super) fn registrable(bytes: usize, pages: HugePages) -> Result<(SharedMapping, Memfd)> {
+    let made = Memfd::create_mapped(MEMFD_NAME, bytes, pages);
+    let (memfd, memory) =
         made.map_err(|error| Error::memory(&format!("a buffer of {bytes} bytes"), error))?;
-    memory.populate();
     Ok((memory, memfd))
 }
 

@@ -162,7 +162,7 @@ impl Client {
     fn buffer_by(&self, bytes: usize, by: Instant) -> Result<Buffer> {
         self.shared.origin.ensure_here()?;
         ensure_region_bytes(bytes, &self.limits)?;
-        let (memory, memfd) = registrable(bytes)?;
+        let (memory, memfd) = registrable(bytes, self.shared.common.huge_pages)?;
         let region = self.new_id();
         let (answer, answered) = mpsc::channel();
         let descriptor = memfd.into_descriptor();

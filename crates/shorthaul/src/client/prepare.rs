@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shorthaul_platform::memory::Memfd;
+use shorthaul_platform::memory::{HugePages, Memfd, huge_page_bytes};
 use smallvec::SmallVec;
 
 use super::auto::{Auto, Direction, MethodKey, Plan, buffer_bytes};
@@ -274,7 +274,8 @@ impl<'a> Prepared<'a> {
             }
             Wanted::Fresh(bytes) => {
                 ensure_region_bytes(bytes, &way.peer)?;
-                let (descriptor, buffer) = fresh(bytes)?;
+                let huge_bytes = self.huge_bytes(bytes, way.common);
+                let (descriptor, buffer) = fresh(bytes, huge_bytes, way.common.huge_pages)?;
                 self.descriptors.push(descriptor);
                 self.held.answer = Some(buffer);
                 self.room.fill = Fill::OneShot { bytes: bytes as u64 };
@@ -285,6 +286,20 @@ impl<'a> Prepared<'a> {
             }
         }
         Ok(())
+    }
+
+    /// How much of memory for one call is worth huge pages: all of it, until the method's answers
+    /// turn out to be smaller. They cost memory and time whether they are filled or not.
+    fn huge_bytes(&mut self, bytes: usize, common: &Common) -> usize {
+        let huge = huge_page_bytes();
+        if common.huge_pages == HugePages::Never || bytes < huge {
+            return 0;
+        }
+        let method = MethodKey::of(self.method);
+        self.held.fresh = Some(method);
+        let seen = common.auto.seen(Direction::Fresh, method);
+        // One that is filled by less than half costs more than small ones.
+        seen.map_or(bytes, |seen| (seen.min(bytes) + huge / 2) / huge * huge)
     }
 
     fn offer_descriptor(
@@ -482,9 +497,10 @@ impl<'a> Prepared<'a> {
     fn bring_copy(&mut self, pieces: &[&[u8]], way: &Way<'_>) -> Result<()> {
         let bytes = self.parts.bytes();
         ensure_region_bytes(bytes, &way.peer)?;
+        let pages = way.common.huge_pages;
         let object = match pieces {
-            [piece] => SealedObject::copy_of(piece)?,
-            pieces => SealedObject::write(bytes, |memory| {
+            [piece] => SealedObject::copy_with(piece, pages)?,
+            pieces => SealedObject::write_with(bytes, pages, |memory| {
                 lay_out(pieces, &self.parts, memory);
                 Ok(())
             })?,
@@ -578,11 +594,13 @@ pub(super) fn ensure_region_bytes(bytes: usize, peer: &Limits) -> Result<()> {
     )))
 }
 
-/// Memory for one call. Its pages are allocated where they are first touched: on the server.
-fn fresh(bytes: usize) -> Result<(OwnedFd, Buffer)> {
+/// Memory for one call. Huge pages are made here; small ones are allocated where they are first
+/// touched: on the server.
+fn fresh(bytes: usize, huge_bytes: usize, pages: HugePages) -> Result<(OwnedFd, Buffer)> {
     let made = Memfd::create(MEMFD_NAME, bytes).and_then(|memfd| Ok((memfd.map()?, memfd)));
     let (memory, memfd) =
         made.map_err(|error| Error::memory(&format!("a buffer of {bytes} bytes"), error))?;
+    memory.make_huge(huge_bytes, pages);
     Ok((memfd.into_descriptor(), Buffer::one_shot(memory)))
 }
 

@@ -26,7 +26,7 @@ use crate::origin::Origin;
 use crate::parts::Parts;
 use crate::payload::{MessageBytes, PooledMemory, concat};
 use crate::stream::{self, Flushed, ReceiveError};
-use crate::threads::Reaper;
+use crate::threads::LazyReaper;
 use crate::undertaker;
 use crate::wire::{Room, Upload};
 
@@ -95,7 +95,7 @@ pub(super) struct Reactor {
     connection: ClientConnection<OwnedFd, Token>,
     shared: Arc<Shared>,
     registrations: Vec<(u64, Registration)>,
-    reaper: Option<Reaper>,
+    reaper: LazyReaper,
     is_readable: bool,
     /// The turn ended before everything was read.
     is_busy: bool,
@@ -129,7 +129,7 @@ impl Reactor {
             connection,
             shared: Arc::clone(&shared),
             registrations: Vec::new(),
-            reaper: None,
+            reaper: LazyReaper::new("shorthaul-reap"),
             // The server may have spoken since the hello.
             is_readable: true,
             is_busy: false,
@@ -335,12 +335,7 @@ impl Reactor {
 
     /// Drops elsewhere what nobody waits for: unmapping a large buffer takes long.
     fn bury(&mut self, remains: impl Send + 'static) {
-        if self.reaper.is_none() {
-            self.reaper = Reaper::start("shorthaul-reap").ok();
-        }
-        if let Some(reaper) = &self.reaper {
-            reaper.bury(remains);
-        }
+        self.reaper.bury(remains);
     }
 
     /// The connection has ended: everybody who waits is told.

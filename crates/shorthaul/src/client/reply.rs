@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use shorthaul_platform::memory::{Refusal, Refused, SealedMapping, Trust};
+use shorthaul_platform::memory::{HugePages, Refusal, Refused, SealedMapping, Trust};
 use shorthaul_platform::store::sum_slice;
 
 use super::auto::{Auto, Direction, MethodKey, Plan};
@@ -27,6 +27,7 @@ pub(super) struct Common {
     pub(super) lanes: LaneCounters,
     /// The client's own limits.
     pub(super) limits: Limits,
+    pub(super) huge_pages: HugePages,
     pub(super) trust: Option<Trust>,
     /// Who the server is.
     pub(super) server_uid: u32,
@@ -44,6 +45,8 @@ pub(super) struct Held {
     pub(super) upload_lane: Lane,
     /// Bytes that are in the descriptor that the call hands over, if it does.
     pub(super) descriptor_bytes: Option<u64>,
+    /// The method of a call whose answer goes to memory with huge pages of its own.
+    pub(super) fresh: Option<MethodKey>,
     /// Of a call whose lanes were the client's choice.
     pub(super) guess: Option<Box<Guess>>,
 }
@@ -56,6 +59,7 @@ impl Default for Held {
             upload: None,
             upload_lane: Lane::None,
             descriptor_bytes: None,
+            fresh: None,
             guess: None,
         }
     }
@@ -478,6 +482,9 @@ pub(super) fn outcome(answer: Answered<OwnedFd>, mut held: Held, common: &Common
     }
     if let Some(status) = status {
         return Err(held.into_error(status.into()));
+    }
+    if let Some(method) = held.fresh {
+        common.auto.learn(Direction::Fresh, method, parts.bytes());
     }
     let lane = Lane::from(lane);
     common.lanes.count_answer(lane, parts.bytes() as u64);

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use shorthaul_platform::memory::{LentFile, Trust};
+use shorthaul_platform::memory::{HugePages, LentFile, Trust};
 
 pub use self::call::{InboundCall, Service};
 pub use self::given::Descriptors;
@@ -66,6 +66,9 @@ pub struct ServerOptions {
     pub user_limits: UserLimits,
     /// How clients' buffers are filled, unless a handler says otherwise.
     pub fill: FillPolicy,
+    /// Whether sealed answers and payloads that travel inline have huge pages where they are large
+    /// enough. Buffers are their clients' own, and have what the client gives them.
+    pub huge_pages: HugePages,
     /// Mappings that each reactor keeps, least recently used out first; a region whose mapping was
     /// pushed out is mapped anew when it is next filled.
     pub kept_mappings_max: usize,
@@ -105,6 +108,7 @@ impl Default for ServerOptions {
             limits: Limits::default(),
             user_limits: UserLimits::default(),
             fill: FillPolicy::default(),
+            huge_pages: HugePages::Auto,
             kept_mappings_max: KEPT_MAPPINGS_MAX,
             socket_mode: 0o600,
             policy: None,
@@ -314,6 +318,7 @@ fn start(
     let config = Config {
         limits,
         fill: options.fill,
+        huge_pages: options.huge_pages,
         inline_handlers: options.inline_handlers,
         wait: options.wait,
         descriptors: options.descriptors,

@@ -258,7 +258,7 @@ fn begin_sealed(target: &Target, bytes: usize, shared: &Shared) -> Result<Sink, 
     // What came back is let go of first, and here: the new file gets its pages while they are warm.
     drop(shared.accounts.take_returned_by(target.account.uid(), LENT_LOOKS));
     let share = shared.charge(&target.account, Whose::Server, bytes as u64)?;
-    let draft = Draft::create(MEMFD_NAME, bytes).map_err(|error| no_memory(bytes, &error))?;
+    let draft = draft(bytes, shared)?;
     Ok(Sink::Sealed { draft, share })
 }
 
@@ -266,8 +266,13 @@ fn begin_sealed(target: &Target, bytes: usize, shared: &Shared) -> Result<Sink, 
 /// or fails half-way, leaves nothing half-written with the client.
 fn begin_staged(target: &Target, bytes: usize, shared: &Shared) -> Result<Sink, Status> {
     let share = shared.charge(&target.account, Whose::Server, bytes as u64)?;
-    let draft = Draft::create(MEMFD_NAME, bytes).map_err(|error| no_memory(bytes, &error))?;
+    let draft = draft(bytes, shared)?;
     Ok(Sink::Staged { draft, _share: share })
+}
+
+fn draft(bytes: usize, shared: &Shared) -> Result<Draft, Status> {
+    let draft = Draft::create(MEMFD_NAME, bytes).map_err(|error| no_memory(bytes, &error))?;
+    Ok(draft.with_pages(shared.config.huge_pages))
 }
 
 fn begin_fill(
@@ -359,8 +364,9 @@ impl PayloadOut<'_> {
             (Sink::Sealed { draft, .. } | Sink::Staged { draft, .. }, _) => {
                 write(&mut draft.as_mut_slice()?[at..at + bytes])?;
             }
-            (Sink::Map { mapping, .. }, Some(trust)) => {
+            (Sink::Map { mapping, is_reused, .. }, Some(trust)) => {
                 let start = offset(self.target) + at;
+                touch(mapping, *is_reused, start..start + bytes)?;
                 write(mapping.trusted_mut(start..start + bytes, trust))?;
             }
             (Sink::Map { .. } | Sink::Write, _) => {
@@ -400,13 +406,18 @@ impl PayloadOut<'_> {
         let (at, store) = (self.out.written, self.out.store);
         match &mut self.out.sink {
             Sink::Inline(memory) => memory.memory_mut().fill(at..at + bytes, value, store),
-            Sink::Map { mapping, .. } => {
+            Sink::Map { mapping, is_reused, .. } => {
                 let start = offset(self.target) + at;
+                touch(mapping, *is_reused, start..start + bytes)?;
                 mapping.fill(start..start + bytes, value, store);
             }
-            Sink::Write | Sink::Sealed { .. } | Sink::Staged { .. } => {
-                return self.fill_by_write(value, bytes);
+            Sink::Sealed { draft, .. } | Sink::Staged { draft, .. } => {
+                let filled = draft.fill(at, bytes, value, store);
+                if !filled.map_err(|error| no_memory(bytes, &error))? {
+                    return self.fill_by_write(value, bytes);
+                }
             }
+            Sink::Write => return self.fill_by_write(value, bytes),
             Sink::Nowhere | Sink::Object(..) | Sink::Relayed => {}
         }
         self.out.written += bytes;
@@ -422,7 +433,11 @@ impl PayloadOut<'_> {
         let (at, store) = (self.out.written, self.out.store);
         match &mut self.out.sink {
             Sink::Inline(memory) => memory.memory_mut().copy_in(at, source, store),
-            Sink::Map { mapping, .. } => mapping.copy_in(offset(self.target) + at, source, store),
+            Sink::Map { mapping, is_reused, .. } => {
+                let start = offset(self.target) + at;
+                touch(mapping, *is_reused, start..start + source.len())?;
+                mapping.copy_in(start, source, store);
+            }
             Sink::Write | Sink::Sealed { .. } | Sink::Staged { .. } => {
                 let written = self.write_through_kernel(at, source);
                 written.map_err(|error| no_memory(source.len(), &error))?;
@@ -533,6 +548,16 @@ impl Write for PayloadOut<'_> {
     }
 }
 
+/// Takes the page faults of a mapping made for this call all at once; a lack of memory is an error
+/// here, where a store would be fatal.
+fn touch(mapping: &SharedMapping, is_reused: bool, range: Range<usize>) -> Result<(), Status> {
+    if is_reused || range.len() < TOUCH_BYTES_MIN {
+        return Ok(());
+    }
+    let bytes = range.len();
+    mapping.populate_part(range).map_err(|error| no_memory(bytes, &error))
+}
+
 fn offset(target: &Target) -> usize {
     if let FillTarget::Region { offset, .. } = &target.fill { *offset } else { 0 }
 }
@@ -567,6 +592,9 @@ fn file_too_short(done: usize, bytes: usize) -> Status {
 /// What the write method makes at a time: it stays in a core's cache between being made and being
 /// copied by the kernel.
 const CHUNK_BYTES: usize = 256 << 10;
+
+/// Less than this is touched by storing into it.
+const TOUCH_BYTES_MIN: usize = 64 << 10;
 
 #[cfg(test)]
 #[cfg(not(shorthaul_models))]

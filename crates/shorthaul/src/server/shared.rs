@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use shorthaul_platform::memory::Trust;
+use shorthaul_platform::memory::{HugePages, Trust};
 
 use super::call::{InboundCall, Service};
 use super::given::Descriptors;
@@ -46,6 +46,7 @@ pub(crate) struct Shared {
 pub(crate) struct Config {
     pub(crate) limits: Limits,
     pub(crate) fill: FillPolicy,
+    pub(crate) huge_pages: HugePages,
     pub(crate) inline_handlers: bool,
     pub(crate) wait: Wait,
     pub(crate) descriptors: Descriptors,
@@ -68,8 +69,8 @@ impl Shared {
         reaper: Reaper,
     ) -> Self {
         Self {
+            pool: Arc::new(MemoryPool::new(config.huge_pages)),
             config,
-            pool: Arc::new(MemoryPool::default()),
             accounts,
             queue: ServiceQueue::new(),
             waiting_queue: ServiceQueue::new(),

@@ -6,7 +6,7 @@ use crate::bench::report::{
 };
 use crate::bench::session::Mode;
 use crate::bench::stats::Spread;
-use crate::bench::work::{Consume, Source, WaitKind};
+use crate::bench::work::{Consume, Pages, Source, WaitKind};
 
 pub(super) fn report() -> Report {
     Report {
@@ -24,6 +24,8 @@ pub(super) fn report() -> Report {
         source: Source::Fill,
         consume: Consume::Sample,
         wait: WaitKind::Adaptive,
+        huge_pages: Pages::Auto,
+        twin_huge_pages: Pages::Never,
         rounds: 9,
         rounds_dropped: 2,
         in_flight: 1,

@@ -33,7 +33,7 @@ fn write_head(output: &mut impl Write, report: &Report) -> io::Result<()> {
     writeln!(
         output,
         "shorthaul {}, {}, {} rounds{dropped}, {:.0} s, {} in flight. \
-         Writer: {}; {}; {}.\n\n    shorthaul {}\n",
+         Writer: {}; {}; {}; pages: {}.\n\n    shorthaul {}\n",
         escape(&report.version),
         escape(&report.date),
         report.rounds,
@@ -42,6 +42,7 @@ fn write_head(output: &mut impl Write, report: &Report) -> io::Result<()> {
         report.source.description(),
         report.consume.description(),
         report.wait.description(),
+        report.pages(),
         one_line(&report.command_line),
     )?;
     for warning in &report.warnings {

@@ -43,7 +43,8 @@ fn write_head(output: &mut impl Write, report: &Report) -> io::Result<()> {
     )?;
     writeln!(output, "command: shorthaul {}", report.command_line)?;
     let (source, reader) = (report.source.description(), report.consume.description());
-    writeln!(output, "writer: {source}; {reader}; {}", report.wait.description())?;
+    let (wait, pages) = (report.wait.description(), report.pages());
+    writeln!(output, "writer: {source}; {reader}; {wait}; pages: {pages}")?;
     if report.in_flight != 1 {
         writeln!(output, "calls in flight: {}", report.in_flight)?;
     }

@@ -13,7 +13,7 @@ use shorthaul_platform::store::sum_slice;
 use super::{Maker, OPERATION, REGION, REGISTER, receive, receive_all, send};
 use crate::bench::method::{Kind, Memory, Put};
 use crate::bench::process::die_with_parent;
-use crate::bench::work::{REQUEST_BYTES, RESPONSE_BYTES, Work};
+use crate::bench::work::{Pages, REQUEST_BYTES, RESPONSE_BYTES, Work};
 
 /// Answer as a method does, without RPC; its client is standard input.
 #[derive(Clone, Debug, Args)]
@@ -24,12 +24,15 @@ pub(crate) struct TwinArgs {
     /// Largest payload, in bytes.
     #[arg(long)]
     bytes_max: usize,
+    /// Which pages its memory has.
+    #[arg(long, value_enum)]
+    huge_pages: Pages,
 }
 
 /// Answers until the client has gone.
 pub(crate) fn serve(args: &TwinArgs) -> Result<()> {
     die_with_parent(args.cpu)?;
-    TwinServer::new(stream_from_stdin()?, args.bytes_max)?.run()
+    TwinServer::new(stream_from_stdin()?, args.bytes_max, args.huge_pages)?.run()
 }
 
 /// The server's end of the socket, and its memory.
@@ -49,8 +52,8 @@ struct Region {
 }
 
 impl TwinServer {
-    pub(super) fn new(stream: UnixStream, bytes_max: usize) -> Result<Self> {
-        let (maker, page) = (Maker::new(bytes_max)?, PrivateMemory::new(bytes_max)?);
+    pub(super) fn new(stream: UnixStream, bytes_max: usize, pages: Pages) -> Result<Self> {
+        let (maker, page) = (Maker::new(bytes_max, pages)?, pages.private(bytes_max)?);
         Ok(Self { stream, regions: Vec::new(), maker, page })
     }
 

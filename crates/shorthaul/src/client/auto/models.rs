@@ -2,6 +2,8 @@
 
 use std::sync::Mutex as Plain;
 
+use shorthaul_platform::memory::HugePages;
+
 use super::*;
 use crate::client::buffer::Home;
 use crate::client::direct::registrable;
@@ -30,7 +32,7 @@ fn auto(kept_bytes_max: usize) -> Arc<Auto> {
 
 fn buffer(home: &Arc<Released>, region: u64) -> Buffer {
     let home: Arc<dyn Home> = Arc::clone(home) as _;
-    Buffer::registered(registrable(BYTES).unwrap().0, region, home)
+    Buffer::registered(registrable(BYTES, HugePages::Never).unwrap().0, region, home)
 }
 
 fn assert_is_each_once(home: &Released, wanted: &[u64]) {

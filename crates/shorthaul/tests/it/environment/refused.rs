@@ -73,6 +73,23 @@ fn pages_that_can_not_be_populated_are_touched() {
     outcomes.work(&[("slice", "sealed"), ("object", "sealed")]);
 }
 
+/// What is large has small pages then, on either side.
+#[test]
+fn huge_pages_that_are_refused_are_done_without() {
+    for what in [
+        "collapse EINVAL",
+        "collapse ENOMEM",
+        "collapse EPERM",
+        "hugepage EINVAL",
+        "populate_write EINVAL",
+        "madvise EPERM",
+    ] {
+        let large = World::whole().bytes(LARGE);
+        run(&World::whole().without(what), &large).unwrap().all_work();
+        run(&World::whole(), &large.without(what)).unwrap().all_work();
+    }
+}
+
 #[test]
 fn mappings_that_can_not_be_kept_from_children_are_made() {
     client_without("dontfork EINVAL").all_work();
@@ -118,3 +135,6 @@ fn a_server_whose_threads_can_not_be_pinned_goes_on() {
     super::ends_clean(server);
     assert!(start_server(&path, &World::whole().without("setaffinity EPERM")).is_some());
 }
+
+/// A huge page and a rest, where those have 2 MiB.
+const LARGE: usize = (4 << 20) - 5000;

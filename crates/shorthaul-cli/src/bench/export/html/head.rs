@@ -42,6 +42,7 @@ fn facts(report: &Report) -> Markup {
         ("date", report.date.clone()),
         ("version", format!("shorthaul {}", report.version)),
         ("rounds", rounds),
+        ("pages", report.pages()),
         ("calls in flight", report.in_flight.to_string()),
         ("governor", or(&machine.governor, "none")),
         ("shmem huge pages", or(&machine.shmem_huge_pages, "unknown")),
