@@ -13,6 +13,8 @@
 
 mod assembler;
 pub(crate) mod client;
+#[cfg(feature = "instructions")]
+pub(crate) mod empty_calls;
 mod outbox;
 pub(crate) mod server;
 #[cfg(any(all(test, not(shorthaul_models)), fuzzing))]
