@@ -305,7 +305,9 @@ impl Driver {
             // Nothing grows any more, and nobody is late: answers may take as long as they do.
             self.connection.link.pause_reading();
         }
-        self.is_readable = !read.is_drained || self.is_read_closed;
+        // The rest of a payload is mostly under way: one look at it costs less than the poll.
+        let is_in_payload = self.connection.link.is_in_payload();
+        self.is_readable = !read.is_drained || is_in_payload || self.is_read_closed;
         self.turn.bytes = self.turn.bytes.saturating_sub(read.bytes);
         Ok(read.bytes > 0)
     }
@@ -339,10 +341,10 @@ mod tests {
     use crate::limits::{FRAME_STALL_TIMEOUT, Limits, UserLimits};
     use crate::parts::Parts;
     use crate::payload::Purse;
-    use crate::wire::{Call, Frame, Head, Hello, Room, Upload, VERSION};
+    use crate::wire::{Call, Frame, Hello, Room, Upload, VERSION};
 
     /// A call that offers no room and brings nothing.
-    fn call() -> Head {
+    fn call() -> Vec<u8> {
         let (room, upload, parts) = (Room::default(), Upload::None, Parts::default());
         let (method, request) = ("", &[][..]);
         Frame::Call(Call { call: 1, remaining_ns: 0, room, upload, parts, method, request })
