@@ -305,9 +305,7 @@ impl Driver {
             // Nothing grows any more, and nobody is late: answers may take as long as they do.
             self.connection.link.pause_reading();
         }
-        // The rest of a payload is mostly under way: one look at it costs less than the poll.
-        let is_in_payload = self.connection.link.is_in_payload();
-        self.is_readable = !read.is_drained || is_in_payload || self.is_read_closed;
+        self.is_readable = !read.is_drained || self.is_read_closed;
         self.turn.bytes = self.turn.bytes.saturating_sub(read.bytes);
         Ok(read.bytes > 0)
     }
