@@ -1,5 +1,5 @@
-//! What the kernels of `store/` do here, in GB/s: fills, copies in and out, and sums, of memory that
-//! two processes could share, at sizes from a page to more than any cache.
+//! What the kernels of `store/` do here, in GB/s: fills, copies in and out, and sums, of memory
+//! that two processes could share, at sizes from half a kilobyte to more than any cache.
 //!
 //! `cargo run --release -p shorthaul-platform --example kernels [CPU]`
 //!
