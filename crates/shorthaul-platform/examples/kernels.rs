@@ -66,7 +66,9 @@ const JOBS: [(&str, Job); 6] = [
         memory.shared.copy_in(0, &memory.private[..bytes], Store::streaming_or_ordinary());
     }),
     ("copy out", |memory, bytes, _| memory.shared.copy_out(0, &mut memory.private[..bytes])),
-    ("sum", |memory, bytes, _| drop(black_box(memory.shared.sum(0..bytes, 1)))),
+    ("sum", |memory, bytes, _| {
+        black_box(memory.shared.sum(0..bytes, 1));
+    }),
 ];
 
 const SIZES: [usize; 6] = [512, 4 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20];
