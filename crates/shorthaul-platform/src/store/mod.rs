@@ -70,9 +70,10 @@ impl Streaming {
 /// Which instructions the kernels take on this CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instructions {
-    /// String instructions for more than a few kilobytes; loops elsewhere.
+    /// String instructions for what fits no cache (without wide loads: for more than a few
+    /// kilobytes); loops elsewhere.
     pub strings: bool,
-    /// Loads of 32 bytes for sums.
+    /// Loads of 32 bytes for sums, and such loads and stores for what fits a cache.
     pub wide_sums: bool,
     /// Stores past the caches, where they are asked for.
     pub streaming: bool,

@@ -3,11 +3,15 @@
 
 mod kernels;
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use std::arch::x86_64::CpuidResult;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::thread;
 
 use proptest::prelude::*;
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use super::x86_64::caches::Caches;
 use super::{Store, Streaming};
 use kernels::{Kernels, all_kernels, naive_sum};
 
@@ -80,6 +84,45 @@ fn lengths_around_powers_of_two() {
             }
         }
     }
+}
+
+/// Where one way of moving bytes gives way to another, whatever the caches of this CPU.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[test]
+fn lengths_around_the_sizes_of_caches() {
+    let Caches { second, third } = Caches::get();
+    assert!(second <= third && third <= 4 << 30, "{second} and {third} bytes of cache");
+    let mut arena = Arena::new(second.max(third / 4) + 1);
+    let chosen = |kernels: &Kernels| kernels.name == "ordinary";
+    for kernels in all_kernels().into_iter().filter(chosen) {
+        for bytes in [second, third / 4].into_iter().flat_map(|size| size - 1..=size + 1) {
+            for (to_offset, from_offset) in [(0, 0), (17, 9), (9, 0)] {
+                arena.check(&kernels, bytes, to_offset, from_offset);
+            }
+        }
+    }
+}
+
+/// What two CPUs answered, and one that tells nothing.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[test]
+fn caches_are_as_large_as_the_cpu_says() {
+    let answers = |list: &[[u32; 3]]| {
+        let all = list.iter().map(|&[eax, ebx, ecx]| CpuidResult { eax, ebx, ecx, edx: 0 });
+        Caches::parse(all.collect::<Vec<_>>().into_iter())
+    };
+    // Eight ways of 1024 sets, and sixteen of 32768, of 64 bytes.
+    let zen = [
+        [0x121, 0x01C0_003F, 0x3F],
+        [0x122, 0x01C0_003F, 0x3F],
+        [0x143, 0x01C0_003F, 0x3FF],
+        [0x163, 0x03C0_003F, 0x7FFF],
+        [0, 0, 0],
+        [0x163, 0x03C0_003F, 0xFFFF],
+    ];
+    assert_eq!(answers(&zen), Caches { second: 512 << 10, third: 32 << 20 });
+    assert_eq!(answers(&zen[..3]), Caches { second: 512 << 10, third: 512 << 10 });
+    assert_eq!(answers(&[]), Caches { second: 256 << 10, third: 256 << 10 });
 }
 
 #[test]

@@ -1,28 +1,29 @@
 //! The kernels for x86-64, in inline assembly.
 //!
-//! This file chooses between the loops of [`loops`] and [`sums`], and sends edges shorter than a
-//! block through the portable twin.
+//! This file chooses between the loops of [`wide`], [`loops`] and [`sums`], and sends edges
+//! shorter than a block through the portable twin.
 //!
-//! There are three ways to move bytes, chosen by measurement on Zen 3:
+//! There are four ways to move bytes, chosen by measurement on Zen 3 (docs/BENCHMARKS.md):
 //!
-//! - up to a few kilobytes, a loop over 64-byte blocks: the string instructions take longer to
-//!   start than such a loop takes to finish;
-//! - above, `rep stosb` and `rep movsb`: they keep up with wide loops while the data is in a cache
-//!   and win once it is not, because the CPU, which knows the length, need not read the lines that
-//!   it is about to overwrite. A loop would need a threshold that follows the cache sizes;
-//! - the block loop at any length where `rep movsb` would alias: see [`aliases`].
-//!
-//! The block loops use SSE2, which every x86-64 has: AVX2 gained little where they are used. The
-//! sum is the exception, because reading a cached range is bound by the width of a load.
+//! - loops of 32-byte loads and stores, where the CPU has AVX2 and as long as the bytes fit a
+//!   cache: in the core's own for a fill, in a quarter of the shared one for a copy;
+//! - `rep stosb` and `rep movsb` above: they win once the data is in no cache, because the CPU,
+//!   which knows the length, need not read the lines that it is about to overwrite;
+//! - without AVX2 loops over 64-byte blocks up to a few kilobytes, for the string instructions
+//!   take longer to start than such a loop takes to finish;
+//! - a loop at any length where `rep movsb` would alias: see [`aliases`].
 
+pub(super) mod caches;
 pub(super) mod loops;
 pub(super) mod sums;
+pub(super) mod wide;
 
 use std::arch::is_x86_feature_detected;
 
 use super::{Streaming, portable};
+use caches::Caches;
 use loops::BLOCK_BYTES;
-use sums::WIDE_BLOCK_BYTES;
+use wide::WIDE_BLOCK_BYTES;
 
 /// Whether `rep` moves long ranges fast.
 #[inline]
@@ -128,14 +129,21 @@ pub(super) unsafe fn copy_in_streaming(dst: *mut u8, src: *const u8, bytes: usiz
 ///
 /// Those of [`super::fill`].
 unsafe fn fill_bulk(dst: *mut u8, bytes: usize, value: u8) -> usize {
-    if bytes >= STRING_BYTES_MIN && has_fast_strings() {
+    let is_wide = has_wide_loads();
+    if is_long(bytes, is_wide, |caches| caches.second) {
         // SAFETY: the caller vouches for `dst`.
         unsafe { loops::fill_string(dst, bytes, value) };
         return bytes;
     }
+    let wide_bytes = if is_wide { bytes / WIDE_BLOCK_BYTES * WIDE_BLOCK_BYTES } else { 0 };
+    if is_wide {
+        // SAFETY: the CPU has AVX2; whole blocks of a range for which the caller vouches.
+        unsafe { wide::fill_wide_blocks(dst, wide_bytes, value) };
+    }
     let bulk_bytes = bytes / BLOCK_BYTES * BLOCK_BYTES;
+    let rest = dst.wrapping_add(wide_bytes);
     // SAFETY: whole blocks of a range for which the caller vouches.
-    unsafe { loops::fill_blocks(dst, bulk_bytes, value) };
+    unsafe { loops::fill_blocks(rest, bulk_bytes - wide_bytes, value) };
     bulk_bytes
 }
 
@@ -145,16 +153,29 @@ unsafe fn fill_bulk(dst: *mut u8, bytes: usize, value: u8) -> usize {
 ///
 /// Those of [`super::copy_in`] or those of [`super::copy_out`].
 unsafe fn copy_bulk(dst: *mut u8, src: *const u8, bytes: usize) -> usize {
-    let long = bytes >= STRING_BYTES_MIN && has_fast_strings();
-    if long && !aliases(dst, src) {
+    let is_wide = has_wide_loads();
+    if is_long(bytes, is_wide, |caches| caches.third / 4) && !aliases(dst, src) {
         // SAFETY: the caller vouches for both ranges.
         unsafe { loops::copy_string(dst, src, bytes) };
         return bytes;
     }
+    let wide_bytes = if is_wide { bytes / WIDE_BLOCK_BYTES * WIDE_BLOCK_BYTES } else { 0 };
+    if is_wide {
+        // SAFETY: the CPU has AVX2; whole blocks of two ranges for which the caller vouches.
+        unsafe { wide::copy_wide_blocks(dst, src, wide_bytes) };
+    }
     let bulk_bytes = bytes / BLOCK_BYTES * BLOCK_BYTES;
+    let (dst, src) = (dst.wrapping_add(wide_bytes), src.wrapping_add(wide_bytes));
     // SAFETY: whole blocks of two ranges for which the caller vouches.
-    unsafe { loops::copy_blocks(dst, src, bulk_bytes) };
+    unsafe { loops::copy_blocks(dst, src, bulk_bytes - wide_bytes) };
     bulk_bytes
+}
+
+/// Whether the string instructions are faster than the loops.
+fn is_long(bytes: usize, is_wide: bool, wide_bytes_max: fn(Caches) -> usize) -> bool {
+    bytes >= STRING_BYTES_MIN
+        && has_fast_strings()
+        && (!is_wide || bytes > wide_bytes_max(Caches::get()))
 }
 
 /// Whether `rep movsb` would crawl: on Zen 3 it does, by an order of magnitude, when the
@@ -165,5 +186,6 @@ fn aliases(dst: *const u8, src: *const u8) -> bool {
     (1..64).contains(&ahead_bytes)
 }
 
-/// From here on the string instructions earn back what they cost to start.
+/// From here on the string instructions earn back what they cost to start, beside loops of 16-byte
+/// loads and stores.
 const STRING_BYTES_MIN: usize = 2048;

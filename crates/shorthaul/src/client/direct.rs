@@ -108,9 +108,9 @@ impl Home for Released {
 }
 
 /// What came of one step.
-#[allow(clippy::large_enum_variant, reason = "an answer is what most steps are for")]
 enum Step {
-    Answered(u64, Outcome),
+    /// Boxed: it is moved several times on its way to the caller.
+    Answered(u64, Box<Outcome>),
     Registered(u64, Result<(), Status>),
     Other,
     /// Nothing more is here.
@@ -397,7 +397,7 @@ impl DirectClient {
             match self.step(borrowed, deadline).map_err(CallError::without_buffers)? {
                 Some(Step::Answered(answered, outcome)) if answered == call => {
                     self.patience.learn(since.elapsed());
-                    return outcome?.open(&self.common);
+                    return (*outcome)?.open(&self.common);
                 }
                 // The late answer to an earlier call.
                 Some(_) => {}
@@ -581,7 +581,7 @@ impl DirectClient {
             ClientEvent::Answered { token: Token { call, held, wanted }, answer } => {
                 let outcome = outcome(answer, held, &self.common);
                 match wanted {
-                    None => Step::Answered(call, outcome),
+                    None => Step::Answered(call, Box::new(outcome)),
                     Some(wanted) => {
                         // Those that nobody will ask for any more go.
                         self.kept.retain(|kept| kept.wanted.strong_count() > 0);

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use shorthaul_platform::memory::SharedMapping;
 use smallvec::SmallVec;
 
-use super::{Claim, Link, OutFrame, Violation};
+use super::{Claim, Link, Rest, Violation};
 use crate::error::{Code, Status};
 use crate::limits::{CANCEL_ACK_TIMEOUT, Limits, PAYLOAD_ALIGNMENT, RETIRED_BYTES_MAX};
 use crate::parts::Parts;
@@ -201,8 +201,8 @@ impl<D, T> ClientConnection<D, T> {
         let payload_bytes = if let Upload::Inline { bytes } = upload { bytes as usize } else { 0 };
         debug_assert!(payload.as_ref().is_none_or(|payload| payload.len() == payload_bytes));
         let call = Call { call: id, remaining_ns, room, upload, parts, method, request };
-        let head = Frame::Call(call).encode(payload_bytes as u64);
-        self.link.outbox.push(OutFrame { head, payload, payload_bytes, descriptors });
+        let rest = Rest { payload, payload_bytes, descriptors };
+        self.link.outbox.push(&Frame::Call(call), rest);
         let shared_bytes = room.fill.memory_bytes() + upload_bytes_shared(upload);
         let state = CallState::Waiting(token);
         self.table.calls.insert(id, OpenCall { room, shared_bytes, state });

@@ -13,6 +13,8 @@
 
 mod assembler;
 pub(crate) mod client;
+#[cfg(feature = "instructions")]
+pub(crate) mod empty_calls;
 mod outbox;
 pub(crate) mod server;
 #[cfg(any(all(test, not(shorthaul_models)), fuzzing))]
@@ -27,7 +29,7 @@ use smallvec::{SmallVec, smallvec};
 
 use self::assembler::{Assembled, Assembler, Claim};
 pub(crate) use self::outbox::Transmit;
-use self::outbox::{OutFrame, Outbox};
+use self::outbox::{Outbox, Rest};
 use crate::error::Code;
 use crate::limits::{HANDSHAKE_TIMEOUT, Limits, MESSAGE_BYTES_CAP};
 use crate::payload::{MemoryPool, Purse};
@@ -281,13 +283,12 @@ impl<D> Link<D> {
     }
 
     fn push(&mut self, frame: Frame<'_>) {
-        self.outbox.push_head(frame.encode(0));
+        self.outbox.push_head(&frame);
     }
 
     fn push_with(&mut self, frame: Frame<'_>, descriptor: D) {
-        let head = frame.encode(0);
         let descriptors = smallvec![descriptor];
-        self.outbox.push(OutFrame { head, payload: None, payload_bytes: 0, descriptors });
+        self.outbox.push(&frame, Rest { payload: None, payload_bytes: 0, descriptors });
     }
 
     fn push_hello(&mut self, version_min: u16) {

@@ -12,14 +12,15 @@ use crate::limits::STAGING_BYTES;
 use crate::limits::{OUTBOX_BYTES_MAX, OUTBOX_FRAMES_MAX, WRITE_STALL_TIMEOUT};
 use crate::payload::{MemoryPool, PooledMemory};
 use crate::ring::{Broken, Sender, Sent};
-use crate::wire::{Frame, Head};
+use crate::wire::Frame;
 
 /// The queue of outgoing frames. `D` is what a descriptor is.
 #[derive(Debug)]
 pub(super) struct Outbox<D> {
     frames: VecDeque<OutFrame<D>>,
-    /// Bytes of all their heads.
-    head_bytes: usize,
+    /// All their heads, one behind the other, from `heads_start` on.
+    heads: Vec<u8>,
+    heads_start: usize,
     /// Bytes of the first frame that are written already.
     written: usize,
     /// When the peer last took something, while something waits.
@@ -33,8 +34,15 @@ pub(super) struct Outbox<D> {
 
 /// One frame on its way out.
 #[derive(Debug)]
-pub(super) struct OutFrame<D> {
-    pub(super) head: Head,
+struct OutFrame<D> {
+    /// Bytes of its head.
+    head_bytes: usize,
+    rest: Rest<D>,
+}
+
+/// What of a frame follows its head, or goes with it.
+#[derive(Debug)]
+pub(super) struct Rest<D> {
     /// Where the payload is. None of a frame that has one: in memory of the caller's, who hands it
     /// in whenever something is to be written.
     pub(super) payload: Option<PooledMemory>,
@@ -55,7 +63,8 @@ impl<D> Outbox<D> {
     pub(super) fn new() -> Self {
         Self {
             frames: VecDeque::new(),
-            head_bytes: 0,
+            heads: Vec::new(),
+            heads_start: 0,
             written: 0,
             moved_at: None,
             queued: 0,
@@ -80,27 +89,34 @@ impl<D> Outbox<D> {
     /// Sends a frame: through the ring if it fits and the peer looks there, else through the
     /// socket. Order is kept: a frame of the ring says how many of the socket's come before it, and
     /// the peer looks into the ring before it takes one out of the socket.
-    pub(super) fn push(&mut self, frame: OutFrame<D>) {
-        let is_head_alone = frame.descriptors.is_empty() && frame.payload_bytes == 0;
+    pub(super) fn push(&mut self, frame: &Frame<'_>, rest: Rest<D>) {
+        let start = self.heads.len();
+        frame.encode_behind(&mut self.heads, rest.payload_bytes as u64);
+        let is_head_alone = rest.descriptors.is_empty() && rest.payload_bytes == 0;
         if let Some(ring) = self.ring.as_mut().filter(|_| is_head_alone) {
-            match ring.send(&frame.head, self.queued) {
-                Ok(Sent::Seen) => return,
-                Ok(Sent::Unseen) => return self.queue(OutFrame::of_head(Frame::Bell.encode(0))),
+            match ring.send(&self.heads[start..], self.queued) {
+                Ok(Sent::Seen) => return self.heads.truncate(start),
+                Ok(Sent::Unseen) => {
+                    self.heads.truncate(start);
+                    Frame::Bell.encode_behind(&mut self.heads, 0);
+                }
                 Ok(Sent::No) => {}
                 Err(Broken) => (self.ring, self.is_ring_broken) = (None, true),
             }
         }
-        self.queue(frame);
+        self.queue(start, rest);
     }
 
-    fn queue(&mut self, frame: OutFrame<D>) {
+    /// Queues the frame whose head was put at `start` for the socket.
+    fn queue(&mut self, start: usize, rest: Rest<D>) {
         self.queued = self.queued.wrapping_add(1);
-        self.head_bytes += frame.head.len();
-        self.frames.push_back(frame);
+        self.frames.push_back(OutFrame { head_bytes: self.heads.len() - start, rest });
     }
 
-    pub(super) fn push_head(&mut self, head: Head) {
-        self.push(OutFrame::of_head(head));
+    /// A frame with nothing behind it.
+    pub(super) fn push_head(&mut self, frame: &Frame<'_>) {
+        let (payload, descriptors) = (None, SmallVec::new());
+        self.push(frame, Rest { payload, payload_bytes: 0, descriptors });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -109,7 +125,8 @@ impl<D> Outbox<D> {
 
     /// Whether so much waits that the peer should be given no reason for more.
     pub(super) fn is_crowded(&self) -> bool {
-        self.frames.len() >= OUTBOX_FRAMES_MAX || self.head_bytes >= OUTBOX_BYTES_MAX
+        let head_bytes = self.heads.len() - self.heads_start;
+        self.frames.len() >= OUTBOX_FRAMES_MAX || head_bytes >= OUTBOX_BYTES_MAX
     }
 
     /// The next parts to write. `borrowed` is the payload that lies in memory of the caller's, if a
@@ -117,14 +134,17 @@ impl<D> Outbox<D> {
     /// frame, so a frame that has any starts a write of its own.
     pub(super) fn transmit<'a>(&'a self, borrowed: &'a [u8]) -> Option<Transmit<'a, D>> {
         let first = self.frames.front()?;
-        let descriptors = &first.descriptors[..];
+        let descriptors = &first.rest.descriptors[..];
         let mut parts = SmallVec::new();
         let mut skip = self.written;
+        let mut heads = &self.heads[self.heads_start..];
         for (index, frame) in self.frames.iter().enumerate() {
-            if parts.len() + 2 > PARTS_MAX || (index > 0 && !frame.descriptors.is_empty()) {
+            if parts.len() + 2 > PARTS_MAX || (index > 0 && !frame.rest.descriptors.is_empty()) {
                 break;
             }
-            for part in [&frame.head[..], frame.payload_part(borrowed)] {
+            let (head, heads_behind) = heads.split_at(frame.head_bytes);
+            heads = heads_behind;
+            for part in [head, frame.rest.payload_part(borrowed)] {
                 let skipped = skip.min(part.len());
                 skip -= skipped;
                 if skipped < part.len() {
@@ -141,7 +161,7 @@ impl<D> Outbox<D> {
         if let Some(first) = self.frames.front_mut()
             && bytes > 0
         {
-            first.descriptors.clear();
+            first.rest.descriptors.clear();
         }
         self.written += bytes;
         let mut payload_bytes = 0;
@@ -149,10 +169,11 @@ impl<D> Outbox<D> {
             && self.written >= first.bytes()
         {
             self.written -= first.bytes();
-            self.head_bytes -= first.head.len();
-            payload_bytes += first.payload_bytes as u64;
+            self.heads_start += first.head_bytes;
+            payload_bytes += first.rest.payload_bytes as u64;
             self.frames.pop_front();
         }
+        self.forget_heads();
         self.moved_at = (!self.frames.is_empty()).then_some(now);
         payload_bytes
     }
@@ -160,18 +181,31 @@ impl<D> Outbox<D> {
     /// Copies the payload that lies in memory of the caller's, if it is still needed: the caller
     /// wants it back.
     pub(super) fn own(&mut self, borrowed: &[u8], pool: &Arc<MemoryPool>) -> io::Result<()> {
-        for frame in self.frames.iter_mut().filter(|frame| frame.is_borrowed()) {
+        for frame in self.frames.iter_mut().filter(|frame| frame.rest.is_borrowed()) {
             let mut copy = pool.take(borrowed.len())?;
             copy.copy_from_slice(borrowed);
-            frame.payload = Some(copy);
+            frame.rest.payload = Some(copy);
         }
         Ok(())
     }
 
     /// Forgets all that waits; the descriptors come back. Of use only at the end.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = D> {
-        (self.head_bytes, self.written, self.moved_at) = (0, 0, None);
-        self.frames.drain(..).flat_map(|frame| frame.descriptors)
+        (self.heads_start, self.written, self.moved_at) = (0, 0, None);
+        self.heads = Vec::new();
+        self.frames.drain(..).flat_map(|frame| frame.rest.descriptors)
+    }
+
+    /// Makes room where heads were that are written.
+    fn forget_heads(&mut self) {
+        if self.frames.is_empty() {
+            self.heads_start = 0;
+            self.heads.clear();
+            self.heads.shrink_to(HEAD_BYTES_KEPT);
+        } else if self.heads_start >= self.heads.len().max(HEAD_BYTES_KEPT) / 2 {
+            self.heads.drain(..self.heads_start);
+            self.heads_start = 0;
+        }
     }
 
     /// Says that the peer takes nothing at the moment.
@@ -187,6 +221,9 @@ impl<D> Outbox<D> {
         assert!(frames <= OUTBOX_FRAMES_MAX + STAGING_BYTES / 64, "{frames} frames wait");
         let is_begun = self.frames.front().is_some_and(|first| self.written < first.bytes());
         assert!(is_begun || self.written == 0, "{} bytes of nothing are written", self.written);
+        let head_bytes: usize = self.frames.iter().map(|frame| frame.head_bytes).sum();
+        assert_eq!(self.heads.len() - self.heads_start, head_bytes);
+        assert!(self.heads_start <= head_bytes.max(HEAD_BYTES_KEPT), "heads that are written stay");
     }
 
     /// When a peer that is owed bytes has taken none for too long.
@@ -196,10 +233,12 @@ impl<D> Outbox<D> {
 }
 
 impl<D> OutFrame<D> {
-    fn of_head(head: Head) -> Self {
-        Self { head, payload: None, payload_bytes: 0, descriptors: SmallVec::new() }
+    fn bytes(&self) -> usize {
+        self.head_bytes + self.rest.payload_bytes
     }
+}
 
+impl<D> Rest<D> {
     fn payload_part<'a>(&'a self, borrowed: &'a [u8]) -> &'a [u8] {
         let whole = self.payload.as_deref().unwrap_or(borrowed);
         &whole[..self.payload_bytes]
@@ -208,11 +247,9 @@ impl<D> OutFrame<D> {
     fn is_borrowed(&self) -> bool {
         self.payload.is_none() && self.payload_bytes > 0
     }
-
-    fn bytes(&self) -> usize {
-        self.head.len() + self.payload_bytes
-    }
 }
 
 /// Parts of one write: eight frames' worth, far below the kernel's 1024.
 const PARTS_MAX: usize = 16;
+/// Memory for heads that a connection keeps while it is idle.
+const HEAD_BYTES_KEPT: usize = 1024;

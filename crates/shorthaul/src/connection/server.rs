@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use shorthaul_platform::memory::SharedMapping;
 use smallvec::SmallVec;
 
-use super::{Assembled, Claim, Link, OutFrame, Outbox, Violation};
+use super::{Assembled, Claim, Link, Outbox, Rest, Violation};
 use crate::error::{Code, Status};
 use crate::limits::{Limits, PAYLOAD_ALIGNMENT};
 use crate::parts::Parts;
@@ -487,7 +487,7 @@ impl<D, R> Table<D, R> {
             None => no_descriptor_arrived(),
         };
         let Status { code, message, .. } = refusal;
-        outbox.push_head(Frame::RingsTaken { code, message: &message }.encode(0));
+        outbox.push_head(&Frame::RingsTaken { code, message: &message });
         Ok(None)
     }
 }
@@ -545,10 +545,9 @@ fn push_answer<D>(outbox: &mut Outbox<D>, call: u64, answer: Answer<D>) {
         response: &response,
         message,
     };
-    let head = Frame::Reply(reply).encode(payload_bytes as u64);
     let payload = payload.filter(|_| payload_bytes > 0);
     let descriptors = sealed.map(|(descriptor, _)| descriptor).into_iter().collect();
-    outbox.push(OutFrame { head, payload, payload_bytes, descriptors });
+    outbox.push(&Frame::Reply(reply), Rest { payload, payload_bytes, descriptors });
 }
 
 fn ensure_aligned(offset: u64) -> Result<(), Status> {
@@ -561,7 +560,7 @@ fn ensure_aligned(offset: u64) -> Result<(), Status> {
 
 fn push_registered<D>(outbox: &mut Outbox<D>, region: u64, status: &Status) {
     let Status { code, message, .. } = status;
-    outbox.push_head(Frame::Registered { region, code: *code, message }.encode(0));
+    outbox.push_head(&Frame::Registered { region, code: *code, message });
 }
 
 fn region_too_large(bytes: u64, limit: u64) -> Status {

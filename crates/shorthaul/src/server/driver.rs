@@ -339,10 +339,10 @@ mod tests {
     use crate::limits::{FRAME_STALL_TIMEOUT, Limits, UserLimits};
     use crate::parts::Parts;
     use crate::payload::Purse;
-    use crate::wire::{Call, Frame, Head, Hello, Room, Upload, VERSION};
+    use crate::wire::{Call, Frame, Hello, Room, Upload, VERSION};
 
     /// A call that offers no room and brings nothing.
-    fn call() -> Head {
+    fn call() -> Vec<u8> {
         let (room, upload, parts) = (Room::default(), Upload::None, Parts::default());
         let (method, request) = ("", &[][..]);
         Frame::Call(Call { call: 1, remaining_ns: 0, room, upload, parts, method, request })

@@ -1,7 +1,5 @@
 //! Frames to bytes.
 
-use smallvec::SmallVec;
-
 use super::decode::{
     FILL_DESCRIPTOR, FILL_NONE, FILL_ONE_SHOT, FILL_REGION, UPLOAD_INLINE, UPLOAD_REGION,
     UPLOAD_SEALED,
@@ -10,47 +8,52 @@ use super::{Call, Fill, Frame, HEADER_BYTES, Header, Hello, Kind, MAGIC, Reply, 
 use crate::error::Code;
 use crate::limits::STATUS_BYTES_MAX;
 use crate::parts::Parts;
-use crate::payload::concat;
-
-/// A frame's header and body; frames of ordinary size need no allocation.
-pub(crate) type Head = SmallVec<[u8; 192]>;
 
 impl Frame<'_> {
-    /// Encodes header and body of a frame that `payload_bytes` of inline payload follow. The sender
-    /// has checked its fields against the peer's limits.
-    pub(crate) fn encode(&self, payload_bytes: u64) -> Head {
-        let mut head = match self {
-            Self::Hello(hello) => hello_body(hello),
-            Self::Call(call) => call_body(call),
-            Self::Reply(reply) => reply_body(reply),
+    /// Header and body of a frame that `payload_bytes` of inline payload follow.
+    pub(crate) fn encode(&self, payload_bytes: u64) -> Vec<u8> {
+        let mut head = Vec::new();
+        self.encode_behind(&mut head, payload_bytes);
+        head
+    }
+
+    /// Puts header and body of a frame that `payload_bytes` of inline payload follow behind what is
+    /// in `out`. The sender has checked its fields against the peer's limits.
+    pub(crate) fn encode_behind(&self, out: &mut Vec<u8>, payload_bytes: u64) {
+        let start = out.len();
+        match self {
+            Self::Hello(hello) => put_hello(hello, out),
+            Self::Call(call) => put_call(call, out),
+            Self::Reply(reply) => put_reply(reply, out),
             Self::Cancel { call: number } | Self::Release { region: number } => {
-                Fixed::<{ HEADER_BYTES + 8 }>::new().u64(*number).into_head()
+                Fixed::<{ HEADER_BYTES + 8 }>::new().u64(*number).put(out, &[], &[]);
             }
             Self::Register { region, bytes } => {
-                Fixed::<{ HEADER_BYTES + 16 }>::new().u64(*region).u64(*bytes).into_head()
+                Fixed::<{ HEADER_BYTES + 16 }>::new().u64(*region).u64(*bytes).put(out, &[], &[]);
             }
             Self::Registered { region, code, message } => {
                 let fixed = Fixed::<{ HEADER_BYTES + 16 }>::new().u64(*region);
-                with_status(fixed, *code, message)
+                put_status(fixed, *code, message, out);
             }
             Self::Notice { topic, data } => {
                 let fixed = Fixed::<{ HEADER_BYTES + 8 }>::new().u32(*topic);
-                fixed.u32(data.len() as u32).with(data, &[])
+                fixed.u32(data.len() as u32).put(out, data, &[]);
             }
             Self::Goodbye { code, message } | Self::RingsTaken { code, message } => {
-                with_status(Fixed::<{ HEADER_BYTES + 8 }>::new(), *code, message)
+                put_status(Fixed::<{ HEADER_BYTES + 8 }>::new(), *code, message, out);
             }
-            Self::Rings { bytes } => Fixed::<{ HEADER_BYTES + 8 }>::new().u64(*bytes).into_head(),
-            Self::Bell => Fixed::<HEADER_BYTES>::new().into_head(),
-        };
+            Self::Rings { bytes } => {
+                Fixed::<{ HEADER_BYTES + 8 }>::new().u64(*bytes).put(out, &[], &[]);
+            }
+            Self::Bell => Fixed::<HEADER_BYTES>::new().put(out, &[], &[]),
+        }
         let header = Header {
             kind: self.kind(),
             descriptors: self.descriptors(),
-            body_bytes: (head.len() - HEADER_BYTES) as u32,
+            body_bytes: (out.len() - start - HEADER_BYTES) as u32,
             payload_bytes,
         };
-        head[..HEADER_BYTES].copy_from_slice(&header.encode());
-        head
+        out[start..start + HEADER_BYTES].copy_from_slice(&header.encode());
     }
 
     fn kind(&self) -> Kind {
@@ -96,7 +99,7 @@ pub(super) fn cut(message: &str) -> &str {
     &message[..message.floor_char_boundary(STATUS_BYTES_MAX)]
 }
 
-fn hello_body(hello: &Hello) -> Head {
+fn put_hello(hello: &Hello, out: &mut Vec<u8>) {
     let Hello { version_min, version_max, features, limits } = hello;
     Fixed::<{ HEADER_BYTES + 56 }>::new()
         .array(MAGIC)
@@ -110,10 +113,10 @@ fn hello_body(hello: &Hello) -> Head {
         .u32(0)
         .u64(limits.inline_bytes_max)
         .u64(limits.region_bytes_max)
-        .into_head()
+        .put(out, &[], &[]);
 }
 
-fn call_body(call: &Call<'_>) -> Head {
+fn put_call(call: &Call<'_>, out: &mut Vec<u8>) {
     let none = Span { region: 0, offset: 0, bytes: 0 };
     let (fill, fill_span) = match call.room.fill {
         Fill::None => (FILL_NONE, none),
@@ -139,10 +142,10 @@ fn call_body(call: &Call<'_>) -> Head {
         .u32(call.room.inline_first_bytes)
         .u16(call.parts.lengths().len() as u16)
         .u16(0)
-        .with_parts(&call.parts, call.method.as_bytes(), call.request)
+        .put_with_parts(out, &call.parts, call.method.as_bytes(), call.request);
 }
 
-fn reply_body(reply: &Reply<'_>) -> Head {
+fn put_reply(reply: &Reply<'_>, out: &mut Vec<u8>) {
     let message = cut(reply.message);
     Fixed::<{ HEADER_BYTES + 40 }>::new()
         .u64(reply.call)
@@ -153,12 +156,12 @@ fn reply_body(reply: &Reply<'_>) -> Head {
         .u32(reply.response.len() as u32)
         .u32(message.len() as u32)
         .u64(reply.offset)
-        .with_parts(&reply.parts, reply.response, message.as_bytes())
+        .put_with_parts(out, &reply.parts, reply.response, message.as_bytes());
 }
 
-fn with_status<const N: usize>(fixed: Fixed<N>, code: Code, message: &str) -> Head {
+fn put_status<const N: usize>(fixed: Fixed<N>, code: Code, message: &str, out: &mut Vec<u8>) {
     let message = cut(message);
-    fixed.u32(code as u32).u32(message.len() as u32).with(message.as_bytes(), &[])
+    fixed.u32(code as u32).u32(message.len() as u32).put(out, message.as_bytes(), &[]);
 }
 
 /// The part of a frame whose size is fixed: room for the header, then fields put one behind the
@@ -169,48 +172,56 @@ struct Fixed<const N: usize> {
 }
 
 impl<const N: usize> Fixed<N> {
+    #[inline(always)]
     fn new() -> Self {
         Self { bytes: [0; N], at: HEADER_BYTES }
     }
 
+    #[inline(always)]
     fn array<const M: usize>(mut self, field: [u8; M]) -> Self {
         self.bytes[self.at..self.at + M].copy_from_slice(&field);
         self.at += M;
         self
     }
 
+    #[inline(always)]
     fn u16(self, field: u16) -> Self {
         self.array(field.to_le_bytes())
     }
 
+    #[inline(always)]
     fn u32(self, field: u32) -> Self {
         self.array(field.to_le_bytes())
     }
 
+    #[inline(always)]
     fn u64(self, field: u64) -> Self {
         self.array(field.to_le_bytes())
     }
 
+    #[inline(always)]
     fn span(self, span: Span) -> Self {
         self.u64(span.region).u64(span.offset).u64(span.bytes)
     }
 
-    /// The whole head, with a table of parts, which is mostly empty, and what comes behind it.
-    fn with_parts(self, parts: &Parts, first: &[u8], second: &[u8]) -> Head {
+    /// Puts the whole head, with a table of parts, which is mostly empty, and what comes behind it.
+    #[inline]
+    fn put_with_parts(self, out: &mut Vec<u8>, parts: &Parts, first: &[u8], second: &[u8]) {
         if parts.lengths().len() == 0 {
-            return self.with(first, second);
+            return self.put(out, first, second);
         }
         let table: Vec<u8> = parts.lengths().flat_map(u64::to_le_bytes).collect();
-        concat(&[&self.bytes, &table, first, second])
+        self.put(out, &table, first);
+        out.extend_from_slice(second);
     }
 
-    fn into_head(self) -> Head {
-        self.with(&[], &[])
-    }
-
-    /// The whole head, with what comes behind the fixed part.
-    fn with(self, first: &[u8], second: &[u8]) -> Head {
+    /// Puts the whole head, with what comes behind the fixed part.
+    #[inline]
+    fn put(self, out: &mut Vec<u8>, first: &[u8], second: &[u8]) {
         debug_assert_eq!(self.at, N, "every field is put");
-        concat(&[&self.bytes, first, second])
+        out.reserve(N + first.len() + second.len());
+        out.extend_from_slice(&self.bytes);
+        out.extend_from_slice(first);
+        out.extend_from_slice(second);
     }
 }

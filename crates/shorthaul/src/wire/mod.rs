@@ -17,7 +17,6 @@ use crate::limits::Limits;
 use crate::parts::Parts;
 
 pub(crate) use decode::WireError;
-pub(crate) use encode::Head;
 
 /// Bytes of a frame's header.
 pub(crate) const HEADER_BYTES: usize = 16;

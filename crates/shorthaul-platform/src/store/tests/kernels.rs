@@ -4,6 +4,7 @@
 use crate::store::x86_64::{
     loops::{self, BLOCK_BYTES},
     sums,
+    wide::{self, WIDE_BLOCK_BYTES},
 };
 use crate::store::{self, Store, portable};
 
@@ -96,6 +97,41 @@ fn add_loops(all: &mut Vec<Kernels>) {
             sum + naive_sum(rest, 1)
         },
     });
+    if is_x86_feature_detected!("avx2") {
+        all.push(wide_blocks());
+    } else {
+        eprintln!("passed over: this CPU has no AVX2");
+    }
+}
+
+/// Only for a CPU that has AVX2.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn wide_blocks() -> Kernels {
+    Kernels {
+        name: "wide blocks",
+        fill: |dst, value| {
+            let (blocks, rest) = dst.split_at_mut(dst.len() / WIDE_BLOCK_BYTES * WIDE_BLOCK_BYTES);
+            // SAFETY: a slice of whole blocks that is borrowed for writing; the CPU has AVX2.
+            unsafe { wide::fill_wide_blocks(blocks.as_mut_ptr(), blocks.len(), value) };
+            rest.fill(value);
+        },
+        copy_in: |dst, src| copy_by_wide_blocks(dst, src),
+        copy_out: |dst, src| copy_by_wide_blocks(dst, src),
+        sum: |src| {
+            let (blocks, rest) = src.split_at_mut(src.len() / WIDE_BLOCK_BYTES * WIDE_BLOCK_BYTES);
+            // SAFETY: a slice of whole blocks that is borrowed for writing; the CPU has AVX2.
+            let sum = unsafe { sums::sum_blocks_avx2(blocks.as_ptr(), blocks.len()) };
+            sum + naive_sum(rest, 1)
+        },
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn copy_by_wide_blocks(dst: &mut [u8], src: &[u8]) {
+    let (blocks, rest) = dst.split_at_mut(src.len() / WIDE_BLOCK_BYTES * WIDE_BLOCK_BYTES);
+    // SAFETY: slices of whole blocks, the first borrowed for writing; the CPU has AVX2.
+    unsafe { wide::copy_wide_blocks(blocks.as_mut_ptr(), src.as_ptr(), blocks.len()) };
+    rest.copy_from_slice(&src[blocks.len()..]);
 }
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]

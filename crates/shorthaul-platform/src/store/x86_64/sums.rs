@@ -60,7 +60,7 @@ pub(in crate::store) unsafe fn sum_blocks_sse2(src: *const u8, bytes: usize) -> 
 /// # Safety
 ///
 /// - Those of [`crate::store::sum`].
-/// - `bytes` is a multiple of [`WIDE_BLOCK_BYTES`].
+/// - `bytes` is a multiple of [`super::wide::WIDE_BLOCK_BYTES`].
 /// - The CPU has AVX2.
 #[target_feature(enable = "avx2")]
 pub(in crate::store) unsafe fn sum_blocks_avx2(src: *const u8, bytes: usize) -> u64 {
@@ -104,6 +104,3 @@ pub(in crate::store) unsafe fn sum_blocks_avx2(src: *const u8, bytes: usize) -> 
     _mm256_zeroupper();
     sum
 }
-
-/// What the loop with AVX2 moves per turn.
-pub(in crate::store) const WIDE_BLOCK_BYTES: usize = 128;

@@ -76,7 +76,7 @@ fn bad_headers() -> Vec<Violation> {
     let no_descriptor = altered(raw::register(1, 64), 1, &[0]);
     let over = "of payload, over the limit";
     vec![
-        violation(raw::header(10, 0, 8, 0), "unknown frame kind 10"),
+        violation(raw::header(13, 0, 8, 0), "unknown frame kind 13"),
         violation(altered(cancel(), 2, &[1]), "reserved bytes of a Cancel"),
         violation(altered(cancel(), 3, &[1]), "reserved bytes of a Cancel"),
         violation(cancel_of(7), "a Cancel frame announces 7 bytes of body"),
