@@ -13,6 +13,9 @@ use super::raw::{self, Place, Raw};
 use super::{Stage, isolated, pattern};
 use crate::service::PATIENCE;
 
+/// Puts something into the rings that doesn't belong there.
+type Spoil<'a> = dyn Fn(&mut Rings) + 'a;
+
 /// A client's rings, and what it has put in and taken out.
 struct Rings {
     memory: SharedMapping,
@@ -53,6 +56,11 @@ impl Rings {
         self.set(PRODUCED, self.produced);
         fence(Ordering::SeqCst);
         self.word(LOOKS) == 1
+    }
+
+    /// Puts something in and wakes nobody.
+    fn slip(&mut self, frame: &[u8]) {
+        self.put(frame, 0);
     }
 
     /// Puts a frame in and wakes the server for it.
@@ -170,7 +178,7 @@ fn what_no_ring_can_hold_is_a_violation() {
         let payload = raw::call_with(1, Place::NONE, b"echo", b"", b"payload");
         let file = raw::frame(raw::REGISTER, 1, &[0; 16], &[]);
         let short = echo(1)[..40].to_vec();
-        let cases: [(&str, &dyn Fn(&mut Rings)); 12] = [
+        let cases: [(&str, &Spoil<'_>); 12] = [
             ("more than fits", &|rings| rings.set(PRODUCED, DATA_BYTES as u32 + 64)),
             ("less than nothing", &|rings| rings.set(PRODUCED, 0_u32.wrapping_sub(64))),
             ("half a line", &|rings| rings.set(PRODUCED, 32)),
@@ -186,12 +194,12 @@ fn what_no_ring_can_hold_is_a_violation() {
                 rings.set(DATA, u32::MAX);
                 rings.set(PRODUCED, 64);
             }),
-            ("no frame at all", &|rings| drop(rings.put(b"", 0))),
-            ("half a header", &|rings| drop(rings.put(&[2; 15], 0))),
-            ("half a frame", &|rings| drop(rings.put(&short, 0))),
-            ("a payload", &|rings| drop(rings.put(&payload, 0))),
-            ("a descriptor", &|rings| drop(rings.put(&file, 0))),
-            ("a hello", &|rings| drop(rings.put(&raw::hello(), 0))),
+            ("no frame at all", &|rings| rings.slip(b"")),
+            ("half a header", &|rings| rings.slip(&[2; 15])),
+            ("half a frame", &|rings| rings.slip(&short)),
+            ("a payload", &|rings| rings.slip(&payload)),
+            ("a descriptor", &|rings| rings.slip(&file)),
+            ("a hello", &|rings| rings.slip(&raw::hello())),
         ];
         for (what, spoil) in cases {
             let mut raw = Raw::open(&stage.path);
@@ -220,6 +228,7 @@ fn what_no_ring_can_hold_is_a_violation() {
             }
         }
         assert_eq!(raw.goodbye().code, raw::INVALID_ARGUMENT);
+        drop((raw, rings));
         stage.ends_clean();
     });
 }
