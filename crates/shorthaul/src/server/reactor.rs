@@ -405,7 +405,7 @@ impl Reactor {
             connection.take_given_descriptors();
         }
         let wait = self.shared.config.wait;
-        if self.shared.config.may_map_peers && Patience::new(wait).may_look() {
+        if takes_rings(&self.shared) {
             connection.take_rings();
         }
         let driver = Driver::new(socket, connection, peer, membership, wait);
@@ -671,7 +671,16 @@ fn register(driver: &mut Driver, region: u64, bytes: u64, descriptor: OwnedFd, s
     }
 }
 
+/// Whether clients are told that they may offer rings.
+fn takes_rings(shared: &Shared) -> bool {
+    shared.config.may_map_peers && Patience::new(shared.config.wait).may_look()
+}
+
 fn take_rings(driver: &mut Driver, descriptor: OwnedFd, shared: &Shared) {
+    if !takes_rings(shared) {
+        driver.take_rings(Err(Status::new(Code::Unimplemented, "this server takes no rings")));
+        return undertaker::bury(driver.uid(), descriptor);
+    }
     let bytes = RINGS_BYTES as u64;
     let share = shared.charge(driver.membership.account(), Whose::Client, bytes);
     match Region::accept(descriptor, bytes, share) {

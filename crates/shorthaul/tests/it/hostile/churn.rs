@@ -3,7 +3,7 @@
 
 use std::os::fd::AsFd;
 
-use shorthaul::{Client, DirectClient, SealedObject};
+use shorthaul::{Client, ClientOptions, DirectClient, SealedObject, Wait};
 
 use super::descriptor::{check_bytes, sealed};
 use super::raw::{self, Place, Raw};
@@ -45,7 +45,9 @@ fn a_file_that_was_closed_is_never_taken_for_the_next() {
 fn a_client_keeps_nothing_that_it_sent() {
     isolated("hostile::churn::a_client_keeps_nothing_that_it_sent", || {
         let mut stage = Stage::new();
-        let mut direct = DirectClient::connect(&stage.path).unwrap();
+        // Rings would be made at any time, and are kept.
+        let options = ClientOptions { wait: Wait::Block, ..ClientOptions::default() };
+        let mut direct = DirectClient::connect_with(&stage.path, &options).unwrap();
         let threaded = Client::connect(&stage.path).unwrap();
         stage.census = super::Census::take();
         let object = SealedObject::copy_of(&pattern(HONEST_BYTES, 1)).unwrap();

@@ -28,7 +28,8 @@ fn the_server_says_whether_it_takes_them() {
         (Descriptors::Streams, raw::SEALED | raw::DESCRIPTORS),
         (Descriptors::Any, raw::SEALED | raw::DESCRIPTORS),
     ] {
-        let stage = Stage::with(ServerOptions { descriptors, ..ServerOptions::default() });
+        let wait = shorthaul::Wait::Block;
+        let stage = Stage::with(ServerOptions { descriptors, wait, ..ServerOptions::default() });
         let mut raw = Raw::connect(&stage.path);
         raw.send(&raw::hello());
         let hello = raw.expect(raw::HELLO);

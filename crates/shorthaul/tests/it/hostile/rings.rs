@@ -263,6 +263,22 @@ fn memory_that_is_no_rings_is_refused() {
     });
 }
 
+#[test]
+fn a_server_that_sleeps_takes_no_rings_and_says_so() {
+    for (wait, features) in [(Wait::Block, raw::SEALED), (Wait::Spin, raw::SEALED | 4)] {
+        let stage = Stage::with(ServerOptions { wait, ..ServerOptions::default() });
+        let mut raw = Raw::connect(&stage.path);
+        raw.send(&raw::hello());
+        assert_eq!(raw::u64_at(&raw.expect(raw::HELLO).body, 16), features);
+        let memory = Memfd::create("rings", BYTES).unwrap();
+        raw.send_with(&rings(BYTES as u64), &[memory.as_fd()]);
+        let code = if wait == Wait::Block { raw::UNIMPLEMENTED } else { raw::OK };
+        assert_eq!(raw.rings_taken().code, code);
+        raw.send(&echo(1));
+        assert_eq!(raw.reply().code, raw::OK);
+    }
+}
+
 /// A client that says it comes later than it does, and one that never lets the server sleep.
 #[test]
 fn hints_that_lie_hold_up_their_client_alone() {
