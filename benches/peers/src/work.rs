@@ -47,9 +47,10 @@ impl Request {
         if self.bytes == 0 { EMPTY_ANSWER_BYTES } else { self.bytes }
     }
 
-    /// Every byte of a payload has this value, which is another one in the next call.
+    /// Every byte of a payload has this value, which is another one in the next call, and never
+    /// that of memory which nobody has written.
     pub(crate) fn fill_byte(self) -> u8 {
-        self.sequence.to_le_bytes()[0].wrapping_mul(FILL_STEP)
+        (self.sequence.wrapping_mul(FILL_STEP) % 255) as u8 + 1
     }
 
     /// Writes the answer, all of it.
@@ -59,6 +60,15 @@ impl Request {
         } else {
             answer.fill(self.fill_byte());
         }
+    }
+
+    /// The answer in memory of its own, each byte written once.
+    #[cfg_attr(not(feature = "owned"), expect(dead_code, reason = "its peers are left out"))]
+    pub(crate) fn made(self) -> Vec<u8> {
+        if self.bytes == 0 {
+            return self.sequence.to_le_bytes().to_vec();
+        }
+        vec![self.fill_byte(); self.bytes]
     }
 
     /// The same into memory that nobody has written yet.
@@ -122,8 +132,8 @@ impl Load {
 
 /// One byte of this many is looked at.
 pub(crate) const STRIDE: usize = 4096;
-/// Odd, so that all values come up, and large, so that neighbours differ in many bits.
-const FILL_STEP: u8 = 167;
+/// Has no divisor in common with 255, so that all values come up.
+const FILL_STEP: u64 = 167;
 
 #[cfg(test)]
 mod tests {

@@ -1,12 +1,36 @@
 //! The peers: each moves the same work in its own way, one file each.
 
+#[cfg(feature = "arrow-flight")]
+mod arrow_flight;
 mod bare;
+#[cfg(feature = "capnp")]
+mod capnp;
 mod descriptors;
+#[cfg(feature = "grpc")]
+mod grpc;
+#[cfg(feature = "iceoryx2")]
+mod iceoryx2;
+#[cfg(feature = "ipc-channel")]
+mod ipc_channel;
 mod memfd;
 mod pipe;
+#[cfg(feature = "shmipc")]
+mod shmipc;
 mod shorthaul;
 mod socket;
+#[cfg(feature = "tarpc")]
+mod tarpc;
+#[cfg(feature = "async")]
+mod tasks;
+#[cfg(feature = "tonic")]
+mod tonic;
+#[cfg(feature = "ttrpc")]
+mod ttrpc;
 mod window;
+#[cfg(feature = "zbus")]
+mod zbus;
+#[cfg(feature = "zmq")]
+mod zmq;
 
 use anyhow::Result;
 
@@ -67,7 +91,33 @@ pub(crate) struct Habits {
 
 /// All that were built, in the order of the tables.
 pub(crate) fn all() -> Vec<Box<dyn Peer>> {
-    let peers = [shorthaul::all(), bare::all(), socket::all(), pipe::all(), memfd::all()];
+    let peers = [
+        shorthaul::all(),
+        bare::all(),
+        socket::all(),
+        pipe::all(),
+        memfd::all(),
+        #[cfg(feature = "iceoryx2")]
+        iceoryx2::all(),
+        #[cfg(feature = "shmipc")]
+        shmipc::all(),
+        #[cfg(feature = "ipc-channel")]
+        ipc_channel::all(),
+        #[cfg(feature = "zmq")]
+        zmq::all(),
+        #[cfg(feature = "tonic")]
+        tonic::all(),
+        #[cfg(feature = "ttrpc")]
+        ttrpc::all(),
+        #[cfg(feature = "tarpc")]
+        tarpc::all(),
+        #[cfg(feature = "capnp")]
+        capnp::all(),
+        #[cfg(feature = "arrow-flight")]
+        arrow_flight::all(),
+        #[cfg(feature = "zbus")]
+        zbus::all(),
+    ];
     peers.into_iter().flatten().collect()
 }
 
