@@ -32,7 +32,11 @@ impl Meeting {
         self.folder.join("socket")
     }
 
-    /// A word that no other pair of processes has.
+    /// A word that no other pair of processes has; what is found under it later is removed.
+    #[cfg_attr(
+        not(any(feature = "iceoryx2", feature = "shmipc")),
+        allow(dead_code, reason = "its peers are left out")
+    )]
     pub(crate) fn unique(&self) -> String {
         let name = self.folder.file_name().unwrap_or_default();
         name.to_string_lossy().trim_start_matches('.').to_owned()

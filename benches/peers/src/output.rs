@@ -54,7 +54,7 @@ fn render(report: &Report, style: TableStyle, heading: &str) -> String {
 /// all others.
 fn grid(table: &Table, show: impl Fn(&Cell) -> Option<String>) -> Grid {
     let mut grid = Grid::new();
-    let sizes = table.sizes_bytes.iter().map(|&bytes| ByteSize(bytes as u64).to_string());
+    let sizes = table.sizes_bytes.iter().map(|&bytes| size(bytes));
     grid.set_header(std::iter::once("peer".to_owned()).chain(sizes));
     for row in &table.rows {
         let cells = row.cells.iter().map(|cell| told(cell, &show));
@@ -64,6 +64,11 @@ fn grid(table: &Table, show: impl Fn(&Cell) -> Option<String>) -> Grid {
         column.set_cell_alignment(CellAlignment::Right);
     }
     grid
+}
+
+/// With a whole number, as it is typed.
+fn size(bytes: usize) -> String {
+    ByteSize(bytes as u64).to_string().replace(".0 ", " ")
 }
 
 fn told(cell: &Cell, show: impl Fn(&Cell) -> Option<String>) -> String {
@@ -133,6 +138,12 @@ mod tests {
         let cell = Cell { time_us, said, ..Cell::default() };
         assert_eq!(told(&cell, time), "1.00 (1.00–1.00), then hangs   here");
         assert_eq!(told(&Cell::default(), time), "–");
+    }
+
+    #[test]
+    fn sizes_are_shown_as_they_are_typed() {
+        let shown: Vec<String> = [0, 4 << 10, 1 << 20, 1536].map(size).into();
+        assert_eq!(shown, ["0 B", "4 KiB", "1 MiB", "1.5 KiB"]);
     }
 
     #[test]

@@ -156,3 +156,37 @@ fn progress(text: &str) {
         eprint!("\r\x1b[K{text}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Child {
+        Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    #[test]
+    fn a_client_that_says_nothing_is_given_up() {
+        let mut silent = shell("exec sleep 60");
+        assert_eq!(wait_for_word(&mut silent, Duration::from_millis(20)).unwrap(), None);
+        silent.kill().unwrap();
+        silent.wait().unwrap();
+    }
+
+    #[test]
+    fn a_word_is_taken_before_its_process_has_ended() {
+        let mut client = shell("printf 'one '; sleep 0.02; echo word; exec sleep 60");
+        let word = wait_for_word(&mut client, Duration::from_secs(20)).unwrap();
+        assert_eq!(word.as_deref(), Some("one word\n"));
+        client.kill().unwrap();
+        client.wait().unwrap();
+    }
+
+    #[test]
+    fn who_ends_without_a_word_is_known_by_what_it_complained_of() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "first\nlast\n\nnote: run with RUST_BACKTRACE=1\n").unwrap();
+        assert_eq!(died(file.path()), Outcome::Failed("last".to_owned()));
+        assert_eq!(died(Path::new("/nowhere")), Outcome::Failed("ended without a word".to_owned()));
+    }
+}

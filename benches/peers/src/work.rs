@@ -63,7 +63,7 @@ impl Request {
     }
 
     /// The answer in memory of its own, each byte written once.
-    #[cfg_attr(not(feature = "owned"), expect(dead_code, reason = "its peers are left out"))]
+    #[cfg_attr(not(feature = "owned"), allow(dead_code, reason = "its peers are left out"))]
     pub(crate) fn made(self) -> Vec<u8> {
         if self.bytes == 0 {
             return self.sequence.to_le_bytes().to_vec();
@@ -72,7 +72,7 @@ impl Request {
     }
 
     /// The same into memory that nobody has written yet.
-    #[cfg_attr(not(feature = "iceoryx2"), expect(dead_code, reason = "its peer is left out"))]
+    #[cfg_attr(not(feature = "iceoryx2"), allow(dead_code, reason = "its peer is left out"))]
     pub(crate) fn make_uninit(self, answer: &mut [MaybeUninit<u8>]) {
         if self.bytes == 0 {
             for (to, byte) in answer.iter_mut().zip(self.sequence.to_le_bytes()) {
