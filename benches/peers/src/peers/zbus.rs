@@ -1,7 +1,5 @@
 //! D-Bus from peer to peer by zbus, without a bus between.
 
-use std::os::unix::net::UnixStream;
-
 use anyhow::Result;
 use serde_bytes::ByteBuf;
 use tokio::runtime::Runtime;
@@ -44,10 +42,10 @@ impl Peer for Zbus {
 
     fn serve(&self, meeting: &Meeting) -> Result<()> {
         tasks::runtime()?.block_on(async {
-            let stream = stream(&meeting.link)?;
+            let stream = meeting.link.try_clone()?;
             meeting.ready()?;
             let builder = Builder::unix_stream(stream).server(Guid::generate()).p2p();
-            let _connection = builder.serve_at(PATH, Make)?.build().await?;
+            let _connection = builder.serve_at(PATH, Make).build().await?;
             std::future::pending().await
         })
     }
@@ -55,16 +53,10 @@ impl Peer for Zbus {
     fn connect(&self, meeting: &Meeting) -> Result<Box<dyn Caller>> {
         let runtime = tasks::runtime()?;
         let connection = runtime.block_on(async {
-            anyhow::Ok(Builder::unix_stream(stream(&meeting.link)?).p2p().build().await?)
+            anyhow::Ok(Builder::unix_stream(meeting.link.try_clone()?).p2p().build().await?)
         })?;
         Ok(Box::new(Client { runtime, connection, is_tuned: self.is_tuned }))
     }
-}
-
-fn stream(link: &UnixStream) -> Result<tokio::net::UnixStream> {
-    let link = link.try_clone()?;
-    link.set_nonblocking(true)?;
-    Ok(tokio::net::UnixStream::from_std(link)?)
 }
 
 struct Make;
