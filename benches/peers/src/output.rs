@@ -101,7 +101,8 @@ fn spread(Spread { median, min, max }: &Spread) -> String {
 /// Three digits that count.
 fn digits(value: f64) -> String {
     match value {
-        ..10.0 => format!("{value:.2}"),
+        ..0.1 => format!("{value:.3}"),
+        0.1..10.0 => format!("{value:.2}"),
         10.0..100.0 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
     }
@@ -119,7 +120,7 @@ fn legend(report: &Report) -> Grid {
     grid
 }
 
-const SAID_CHARS_MAX: usize = 60;
+const SAID_CHARS_MAX: usize = 40;
 
 #[cfg(test)]
 mod tests {
@@ -127,8 +128,8 @@ mod tests {
 
     #[test]
     fn three_digits_count() {
-        let shown: Vec<String> = [0.164, 9.5, 12.34, 1234.5].map(digits).into();
-        assert_eq!(shown, ["0.16", "9.50", "12.3", "1234"]);
+        let shown: Vec<String> = [0.0164, 0.164, 9.5, 12.34, 1234.5].map(digits).into();
+        assert_eq!(shown, ["0.016", "0.16", "9.50", "12.3", "1234"]);
     }
 
     #[test]

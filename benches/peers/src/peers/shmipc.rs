@@ -130,7 +130,7 @@ struct Client {
     runtime: Runtime,
     /// Those that no call has.
     streams: RefCell<Vec<Stream>>,
-    _manager: SessionManager,
+    _manager: SessionManager<DefaultUnixConnect>,
 }
 
 impl Caller for Client {

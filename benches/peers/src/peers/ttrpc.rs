@@ -46,8 +46,9 @@ impl Peer for Ttrpc {
             let methods = HashMap::from([(METHOD.to_owned(), make)]);
             let service = Service { methods, streams: HashMap::new() };
             let services = HashMap::from([(SERVICE.to_owned(), service)]);
-            let server = Server::new().bind(&address(meeting))?;
-            server.register_service(services).start().await?;
+            // It stops listening when it is dropped.
+            let mut server = Server::new().bind(&address(meeting))?.register_service(services);
+            server.start().await?;
             meeting.ready()?;
             std::future::pending().await
         })

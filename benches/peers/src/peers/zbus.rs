@@ -84,10 +84,10 @@ impl Caller for Client {
         let (connection, is_tuned) = (&self.connection, self.is_tuned);
         self.runtime.block_on(tasks::run(load, |request| async move {
             let encoded = request.encode();
+            let asked = &encoded[..];
             let method = if is_tuned { "MakeTuned" } else { "Make" };
-            let call =
-                connection.call_method(None::<&str>, PATH, Some(INTERFACE), method, &&encoded[..]);
-            let answer = call.await?;
+            let to = None::<&str>;
+            let answer = connection.call_method(to, PATH, Some(INTERFACE), method, &asked).await?;
             let body = answer.body();
             if is_tuned {
                 request.check(body.deserialize::<&[u8]>()?)
