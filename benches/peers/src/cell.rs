@@ -107,8 +107,9 @@ fn time_calls(peer: &dyn Peer, caller: &mut dyn Caller, args: &CellArgs) -> Resu
     // Twice as many each time: the last and longest stretch says how long a warm call takes.
     let warm_calls = peer.calls_to_warm_up(args.bytes).max(WARM_CALLS_MIN);
     let start = Instant::now();
-    let (mut calls, mut warmed) = (in_flight as u64, 0);
+    let mut calls = in_flight as u64;
     let mut seconds = run(calls)?;
+    let mut warmed = calls;
     while warmed < warm_calls || start.elapsed() < time / WARM_PART {
         calls *= 2;
         seconds = run(calls)?;
@@ -164,6 +165,6 @@ fn settle(cpu: usize) -> Result<()> {
 
 /// Part of the time of a cell that it is warmed up for before.
 const WARM_PART: u32 = 2;
-const WARM_CALLS_MIN: u64 = 2;
+const WARM_CALLS_MIN: u64 = 3;
 const LARGE_BYTES: usize = 32 << 20;
 const SLOW_SECONDS: f64 = 0.05;
