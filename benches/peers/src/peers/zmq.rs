@@ -21,7 +21,7 @@ impl Peer for ZeroMq {
     }
 
     fn about(&self) -> &'static str {
-        "REQ (several in flight: DEALER) and REP over ipc://; the answer is an owned Vec, not copied"
+        "REQ (several in flight: DEALER) and REP over ipc://; an owned Vec is answered, uncopied"
     }
 
     fn package(&self) -> Option<&'static str> {
