@@ -135,8 +135,15 @@ impl Cell {
 }
 
 /// What a user gets, and what the machine could do.
-const REFERENCES: [&str; 5] =
-    ["shorthaul", "shorthaul threads", "bare spin", "bare eventfd", "bare futex"];
+const REFERENCES: [&str; 7] = [
+    "shorthaul",
+    "shorthaul block",
+    "shorthaul spin",
+    "shorthaul threads",
+    "bare spin",
+    "bare eventfd",
+    "bare futex",
+];
 
 #[cfg(test)]
 mod tests {

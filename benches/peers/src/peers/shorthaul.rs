@@ -1,11 +1,9 @@
 //! Shorthaul itself.
 
-use std::sync::Arc;
-
 use anyhow::{Result, ensure};
 use shorthaul::{
     Buffer, Client, ClientOptions, DirectClient, InboundCall, Pending, Reply, Server,
-    ServerOptions, Status,
+    ServerOptions, Status, Wait,
 };
 
 use super::{Caller, Habits, Peer};
@@ -13,20 +11,25 @@ use crate::meeting::Meeting;
 use crate::work::{Load, Request};
 
 pub(super) fn all() -> Vec<Box<dyn Peer>> {
+    let way = |name, into, caller, wait| Way { name, into, caller, wait };
     let ways = [
-        Way { name: "shorthaul", into: Into::Buffer, caller: Who::Direct },
-        Way { name: "shorthaul inline", into: Into::Inline, caller: Who::Direct },
-        Way { name: "shorthaul threads", into: Into::Buffer, caller: Who::Threads },
+        way("shorthaul", Into::Buffer, Who::Direct, Wait::Adaptive),
+        way("shorthaul block", Into::Buffer, Who::Direct, Wait::Block),
+        way("shorthaul spin", Into::Buffer, Who::Direct, Wait::Spin),
+        way("shorthaul inline", Into::Inline, Who::Direct, Wait::Adaptive),
+        way("shorthaul threads", Into::Buffer, Who::Threads, Wait::Adaptive),
     ];
     ways.into_iter().map(|way| Box::new(way) as Box<dyn Peer>).collect()
 }
 
-/// One way to use it. How a side waits will be another field.
+/// One way to use it.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     name: &'static str,
     into: Into,
     caller: Who,
+    /// How both sides wait.
+    wait: Wait,
 }
 
 /// Where the payload goes.
@@ -53,12 +56,14 @@ impl Peer for Way {
     }
 
     fn about(&self) -> &'static str {
-        match (self.into, self.caller) {
-            (Into::Buffer, Who::Direct) => {
-                "DirectClient, a registered buffer used again, inline handlers"
+        match (self.into, self.caller, self.wait) {
+            (Into::Buffer, Who::Direct, Wait::Adaptive) => {
+                "DirectClient, a registered buffer used again, inline handlers, Wait::Adaptive"
             }
-            (Into::Inline, Who::Direct) => "DirectClient, the inline lane, inline handlers",
-            (_, Who::Threads) => {
+            (Into::Buffer, Who::Direct, Wait::Block) => "the same, Wait::Block on both sides",
+            (Into::Buffer, Who::Direct, Wait::Spin) => "the same, Wait::Spin on both sides",
+            (Into::Inline, Who::Direct, _) => "DirectClient, the inline lane, inline handlers",
+            (_, Who::Threads, _) => {
                 "Client (a thread of its own), registered buffers, inline handlers"
             }
         }
@@ -73,14 +78,19 @@ impl Peer for Way {
     }
 
     fn serve(&self, meeting: &Meeting) -> Result<()> {
-        let options = ServerOptions { workers: 1, inline_handlers: true, ..server_options() };
+        let options = ServerOptions {
+            workers: 1,
+            inline_handlers: true,
+            wait: self.wait,
+            ..ServerOptions::default()
+        };
         let _server = Server::bind_with(meeting.socket(), options)?.start(answer)?;
         meeting.ready()?;
         meeting.wait_until_left()
     }
 
     fn connect(&self, meeting: &Meeting) -> Result<Box<dyn Caller>> {
-        let options = ClientOptions::default();
+        let options = ClientOptions { wait: self.wait, ..ClientOptions::default() };
         Ok(match self.caller {
             Who::Direct => {
                 let mut client = DirectClient::connect_with(meeting.socket(), &options)?;
@@ -98,10 +108,6 @@ impl Peer for Way {
             }
         })
     }
-}
-
-fn server_options() -> ServerOptions {
-    ServerOptions { on_thread_start: None::<Arc<_>>, ..ServerOptions::default() }
 }
 
 fn answer(call: &mut InboundCall) -> Result<(), Status> {
