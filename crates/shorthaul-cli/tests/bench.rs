@@ -238,9 +238,9 @@ fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
 #[test]
 fn the_hidden_commands_say_whose_they_are() {
     for command in [
-        "bench-server --reactor-cpu 0 --worker-cpu 0 --bytes-max 1",
+        "bench-server --reactor-cpu 0 --worker-cpu 0 --bytes-max 1 --wait block --huge-pages never",
         "bench-pong --cpu 0",
-        "bench-twin --cpu 0 --bytes-max 1",
+        "bench-twin --cpu 0 --bytes-max 1 --huge-pages never",
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_shorthaul"))
             .args(command.split(' '))

@@ -30,7 +30,7 @@ pub(crate) struct ServerArgs {
     #[arg(long)]
     inline_handlers: bool,
     /// How the reactor waits.
-    #[arg(long, value_enum, default_value_t = WaitKind::Adaptive)]
+    #[arg(long, value_enum)]
     wait: WaitKind,
     /// Largest payload, in bytes.
     #[arg(long)]
