@@ -58,6 +58,8 @@ pub struct DirectClient {
     has_offered_rings: bool,
     /// The socket has ended, but an answer may be in the ring.
     has_seen_end: bool,
+    /// Frames that were taken in since the clock was looked at.
+    frames_in_turn: usize,
 }
 
 /// What a call wants back with its answer.
@@ -162,6 +164,7 @@ impl DirectClient {
             looks_until: None,
             has_offered_rings: false,
             has_seen_end: false,
+            frames_in_turn: 0,
         })
     }
 
@@ -455,7 +458,9 @@ impl DirectClient {
         let mut frames = 0;
         // Ends when the socket is dry, or after a turn: a server may send notices without end.
         while frames < CLIENT_TURN_FRAMES_MAX {
-            while let Some(event) = self.connection.next_event().map_err(broken)? {
+            while frames < CLIENT_TURN_FRAMES_MAX
+                && let Some(event) = self.connection.next_event().map_err(broken)?
+            {
                 self.on_event(event)?;
                 something_happened = true;
                 frames += 1;
@@ -483,9 +488,14 @@ impl DirectClient {
     }
 
     fn try_step(&mut self, borrowed: &[u8], by: Instant) -> Result<Option<Step>> {
-        if let Some(event) = self.connection.next_event().map_err(broken)? {
+        // A server may say things without end: now and then it is time to look at the clock.
+        if self.frames_in_turn < CLIENT_TURN_FRAMES_MAX
+            && let Some(event) = self.connection.next_event().map_err(broken)?
+        {
+            self.frames_in_turn += 1;
             return self.on_event(event).map(Some);
         }
+        self.frames_in_turn = 0;
         self.give_up_released();
         let now = Instant::now();
         let flushed = self.flush(borrowed, now)?;
@@ -609,7 +619,7 @@ impl DirectClient {
                 self.reaper.bury(token);
                 Step::Other
             }
-            ClientEvent::Open => Step::Other,
+            ClientEvent::Open | ClientEvent::Passed => Step::Other,
         })
     }
 
@@ -624,16 +634,19 @@ impl DirectClient {
 
     /// What the server said before it closed the connection, if it did.
     fn last_words(&mut self, now: Instant) -> Option<Error> {
-        // What waits is bounded by the socket's buffer, for nobody adds to it any more.
+        let mut frames = 0;
         loop {
             let link = &mut self.connection.link;
             let read = stream::receive(self.socket.as_fd(), link, now).ok()?;
-            while let Some(event) = self.connection.next_event().ok()? {
+            while frames < CLIENT_TURN_FRAMES_MAX
+                && let Some(event) = self.connection.next_event().ok()?
+            {
                 if let Err(said) = self.on_event(event) {
                     return Some(said);
                 }
+                frames += 1;
             }
-            if read.bytes == 0 {
+            if read.bytes == 0 || frames >= CLIENT_TURN_FRAMES_MAX {
                 return None;
             }
         }

@@ -222,7 +222,9 @@ impl Reactor {
         self.is_busy = false;
         let mut frames = 0;
         loop {
-            while let Some(event) = self.next_event()? {
+            while frames < CLIENT_TURN_FRAMES_MAX
+                && let Some(event) = self.next_event()?
+            {
                 self.on_event(event)?;
                 frames += 1;
             }
@@ -284,7 +286,7 @@ impl Reactor {
             ClientEvent::Goodbye { code, message } => {
                 return Err(Error::ConnectionLost(format!("the server says {code}: {message}")));
             }
-            ClientEvent::Open => {}
+            ClientEvent::Open | ClientEvent::Passed => {}
         }
         Ok(())
     }

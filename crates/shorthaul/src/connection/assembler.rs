@@ -80,6 +80,8 @@ pub(super) struct Assembled<'a, D> {
     pub(super) descriptors: Option<Claim<D>>,
     /// The inline payload, if the header announced one and there was memory for it.
     pub(super) payload: Option<PooledMemory>,
+    /// It came through the ring, which the peer may fill again at once.
+    pub(super) is_from_ring: bool,
 }
 
 /// What became of the descriptors that a frame said it carries.
@@ -210,7 +212,12 @@ impl<D> Assembler<D> {
             State::Header => return Ok(None),
         };
         match Frame::decode(&header, body) {
-            Ok(frame) => Ok(Some(Assembled { frame, descriptors: claim, payload: memory })),
+            Ok(frame) => Ok(Some(Assembled {
+                frame,
+                descriptors: claim,
+                payload: memory,
+                is_from_ring: false,
+            })),
             Err(error) => {
                 self.spoiled.extend(claim.into_iter().flat_map(Claim::into_arrived));
                 Err(error.into())
@@ -236,7 +243,7 @@ impl<D> Assembler<D> {
             return Err(Broken.into());
         }
         let frame = Frame::decode(&header, body)?;
-        Ok(Assembled { frame, descriptors: None, payload: None })
+        Ok(Assembled { frame, descriptors: None, payload: None, is_from_ring: true })
     }
 
     /// A descriptor that arrived without the others of its frame, which has none of them then. To

@@ -86,6 +86,9 @@ pub(crate) enum ClientEvent<D, T> {
     Notice { topic: u32, data: MessageBytes },
     /// The server's last word.
     Goodbye { code: Code, message: String },
+    /// A frame out of the ring that says nothing more: one of a turn all the same, for there may be
+    /// no end of them.
+    Passed,
 }
 
 /// An answer, checked against what was asked.
@@ -148,6 +151,7 @@ impl<D, T> ClientConnection<D, T> {
             let Some(assembled) = self.link.assembler.next()? else {
                 return Ok(None);
             };
+            let is_from_ring = assembled.is_from_ring;
             let event = match assembled.frame {
                 Frame::Hello(hello) => {
                     self.link.accept_hello(&hello)?;
@@ -181,8 +185,8 @@ impl<D, T> ClientConnection<D, T> {
                     return Err(Violation::Unexpected("only a client sends it"));
                 }
             };
-            if event.is_some() {
-                return Ok(event);
+            if event.is_some() || is_from_ring {
+                return Ok(event.or(Some(ClientEvent::Passed)));
             }
         }
     }

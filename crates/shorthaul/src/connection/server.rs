@@ -66,6 +66,9 @@ pub(crate) enum ServerEvent<D, R> {
     Cancel { call: u64 },
     /// The client's last word.
     Goodbye,
+    /// A frame out of the ring that asks for nothing more: one of a turn all the same, for there
+    /// may be no end of them.
+    Passed,
 }
 
 /// A call as it came in, checked.
@@ -162,6 +165,7 @@ impl<D, R: Clone> ServerConnection<D, R> {
             let Some(assembled) = self.link.assembler.next()? else {
                 return Ok(None);
             };
+            let is_from_ring = assembled.is_from_ring;
             let event = match (&assembled.frame, is_open) {
                 (Frame::Hello(hello), _) => {
                     let hello = *hello;
@@ -175,8 +179,8 @@ impl<D, R: Clone> ServerConnection<D, R> {
                 }
                 _ => self.table.on_frame(assembled, &mut self.link.outbox, now)?,
             };
-            if event.is_some() {
-                return Ok(event);
+            if event.is_some() || is_from_ring {
+                return Ok(event.or(Some(ServerEvent::Passed)));
             }
         }
     }
@@ -247,7 +251,7 @@ impl<D, R: Clone> Table<D, R> {
         outbox: &mut Outbox<D>,
         now: Instant,
     ) -> Result<Option<ServerEvent<D, R>>, Violation> {
-        let Assembled { frame, descriptors, payload } = assembled;
+        let Assembled { frame, descriptors, payload, .. } = assembled;
         match frame {
             Frame::Call(call) => self.on_call(call, descriptors, payload, outbox, now),
             Frame::Register { region, bytes } => {

@@ -246,7 +246,9 @@ impl Driver {
 
     /// Whether everything that it was here for is done.
     pub(super) fn is_done(&self) -> bool {
-        self.is_idle() && (self.is_half_closed || self.has_said_goodbye)
+        // After a turn that ended early there may be last words in the ring.
+        let has_heard_all = self.is_half_closed && self.turn.frames > 0;
+        self.is_idle() && (has_heard_all || self.has_said_goodbye)
     }
 
     /// Says goodbye once nothing is open any more, if it is to; true if it has.
@@ -304,6 +306,8 @@ impl Driver {
         if self.is_half_closed {
             // Nothing grows any more, and nobody is late: answers may take as long as they do.
             self.connection.link.pause_reading();
+            // What was put into the ring before the end comes before it.
+            return Ok(self.connection.link.has_in_ring());
         }
         self.is_readable = !read.is_drained || self.is_read_closed;
         self.turn.bytes = self.turn.bytes.saturating_sub(read.bytes);
@@ -331,21 +335,28 @@ mod tests {
     use std::io::Write;
 
     use mio::Poll;
+    use shorthaul_platform::memory::Memfd;
     use shorthaul_platform::socket::peer_credentials;
 
     use super::super::region::Accounts;
     use super::*;
+    use crate::connection::server::Answer;
     use crate::inbox::Inbox;
     use crate::limits::{FRAME_STALL_TIMEOUT, Limits, UserLimits};
     use crate::parts::Parts;
     use crate::payload::Purse;
+    use crate::ring::{Direction, RINGS_BYTES, Sender, Sent};
     use crate::wire::{Call, Frame, Hello, Room, Upload, VERSION};
 
     /// A call that offers no room and brings nothing.
     fn call() -> Vec<u8> {
+        call_with_id(1)
+    }
+
+    fn call_with_id(call: u64) -> Vec<u8> {
         let (room, upload, parts) = (Room::default(), Upload::None, Parts::default());
         let (method, request) = ("", &[][..]);
-        Frame::Call(Call { call: 1, remaining_ns: 0, room, upload, parts, method, request })
+        Frame::Call(Call { call, remaining_ns: 0, room, upload, parts, method, request })
             .encode(0)
     }
 
@@ -390,6 +401,25 @@ mod tests {
             event
         }
 
+        /// The client's end of a ring that the server looks into.
+        fn ring(&mut self) -> Sender {
+            let memory = Memfd::create("rings", RINGS_BYTES).unwrap().map().unwrap();
+            let memory = Arc::new(memory);
+            self.driver.connection.rings_taken(&memory);
+            self.driver.connection.link.look();
+            Sender::new(memory, Direction::ToServer)
+        }
+
+        /// The events of a whole turn, without those that come of nothing.
+        fn calls_of_turn(&mut self) -> usize {
+            self.driver.begin_turn();
+            let mut calls = 0;
+            while let Some(event) = self.driver.next_event(self.now).unwrap() {
+                calls += usize::from(matches!(event, Event::Call(_)));
+            }
+            calls
+        }
+
         fn check_time(&self) -> Result<(), Violation> {
             self.driver.connection.link.check_time(self.now)
         }
@@ -425,6 +455,58 @@ mod tests {
             bench.now += FRAME_STALL_TIMEOUT * 10;
             bench.check_time().unwrap();
         }
+    }
+
+    #[test]
+    fn a_ring_that_never_runs_dry_ends_no_later_than_a_turn() {
+        for frame in [Frame::Bell.encode(0), Frame::Cancel { call: 7 }.encode(0)] {
+            let mut bench = Bench::new();
+            let mut ring = bench.ring();
+            while ring.send(&frame, 1).unwrap() == Sent::Seen {}
+            bench.driver.begin_turn();
+            let mut events = 0;
+            while let Some(event) = bench.driver.next_event(bench.now).unwrap() {
+                assert!(matches!(event, Event::Passed), "{event:?}");
+                events += 1;
+                // As much as was taken comes in anew.
+                ring.send(&frame, 1).unwrap();
+            }
+            assert_eq!(events, TURN_FRAMES_MAX);
+            assert!(bench.driver.has_more());
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_stream_comes_behind_all_that_is_in_the_ring() {
+        let mut bench = Bench::new();
+        let mut ring = bench.ring();
+        let calls = TURN_FRAMES_MAX as u64 + 10;
+        for call in 0..calls {
+            assert_eq!(ring.send(&call_with_id(call), 1), Ok(Sent::Seen));
+        }
+        bench.client.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(bench.calls_of_turn(), TURN_FRAMES_MAX);
+        // Though all that was taken be answered: some wait.
+        for call in 0..TURN_FRAMES_MAX as u64 {
+            bench.driver.connection.answer(call, Answer::failure(Status::new(Code::Ok, "")));
+        }
+        bench.driver.flush(bench.poll.registry(), bench.now).unwrap();
+        assert!(!bench.driver.is_done());
+        assert_eq!(bench.calls_of_turn(), 10);
+    }
+
+    /// What the client puts into the ring between the last look and the end of its stream.
+    #[test]
+    fn the_last_words_are_heard() {
+        let mut bench = Bench::new();
+        let mut ring = bench.ring();
+        bench.driver.begin_turn();
+        assert!(bench.driver.next_event(bench.now).unwrap().is_none());
+        ring.send(&call(), 1).unwrap();
+        bench.client.shutdown(std::net::Shutdown::Write).unwrap();
+        bench.driver.is_readable = true;
+        assert!(bench.driver.read(bench.now).unwrap());
+        assert!(matches!(bench.driver.next_event(bench.now), Ok(Some(Event::Call(_)))));
     }
 
     #[test]

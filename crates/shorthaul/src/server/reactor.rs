@@ -345,6 +345,7 @@ impl Reactor {
             Event::Discard(descriptor) => undertaker::bury(driver.uid(), descriptor),
             Event::Cancel { call } => self.cancel(key, call),
             Event::Goodbye => return Err(End::Closed),
+            Event::Passed => {}
         }
         Ok(())
     }

@@ -166,6 +166,7 @@ impl Run {
                 assert!(self.cancelled.insert(call), "call {call} was taken back before");
             }
             ServerEvent::Goodbye => self.has_ended = true,
+            ServerEvent::Passed => {}
         }
     }
 

@@ -209,6 +209,7 @@ impl Run {
                 assert!(self.client.link.is_open());
             }
             ClientEvent::Goodbye { .. } => self.has_ended = true,
+            ClientEvent::Passed => {}
         }
     }
 

@@ -117,7 +117,7 @@ impl Model {
     /// The client's side of an event.
     pub(super) fn on_server_says(&mut self, event: FromServer, now: Instant) {
         match event {
-            ClientEvent::Open => {}
+            ClientEvent::Open | ClientEvent::Passed => {}
             ClientEvent::Answered { token, answer } => {
                 let call = self.calls.get_mut(&token.name).unwrap();
                 assert_eq!(call.phase, Phase::Waiting, "call {}", token.name);
@@ -202,6 +202,7 @@ impl Model {
                 assert!(self.running.iter().any(|running| running.call == call));
             }
             ServerEvent::Rings { .. } => panic!("nobody offered rings"),
+            ServerEvent::Passed => {}
             ServerEvent::Goodbye => panic!("nobody said goodbye"),
         }
     }
