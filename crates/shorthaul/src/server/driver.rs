@@ -356,8 +356,7 @@ mod tests {
     fn call_with_id(call: u64) -> Vec<u8> {
         let (room, upload, parts) = (Room::default(), Upload::None, Parts::default());
         let (method, request) = ("", &[][..]);
-        Frame::Call(Call { call, remaining_ns: 0, room, upload, parts, method, request })
-            .encode(0)
+        Frame::Call(Call { call, remaining_ns: 0, room, upload, parts, method, request }).encode(0)
     }
 
     /// A connection whose hellos are exchanged, and the client's end of its socket.

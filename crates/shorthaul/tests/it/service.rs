@@ -5,8 +5,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use shorthaul::{
-    Buffer, Call, CallError, Client, DirectClient, FillMethod, FillPolicy, InboundCall, Reply,
-    RunningServer, Server, ServerOptions, Service, Status, Transport,
+    Buffer, Call, CallError, Client, ClientOptions, DirectClient, FillMethod, FillPolicy,
+    InboundCall, Reply, RunningServer, Server, ServerOptions, Service, Status, Transport, Wait,
 };
 use tempfile::TempDir;
 
@@ -112,6 +112,13 @@ impl AnyClient {
         } else {
             Self::Threaded(Client::connect(path)?)
         })
+    }
+
+    /// One that never looks into a ring: what its server keeps for it does not depend on how fast
+    /// the machine is at the moment.
+    pub(super) fn connect_asleep(path: &std::path::Path) -> shorthaul::Result<Self> {
+        let options = ClientOptions { wait: Wait::Block, ..ClientOptions::default() };
+        Ok(Self::Direct(Box::new(DirectClient::connect_with(path, &options)?)))
     }
 
     pub(super) fn buffer(&mut self, bytes: usize) -> Buffer {

@@ -2,6 +2,8 @@
 
 use std::net::Shutdown;
 use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use shorthaul::ServerOptions;
 use shorthaul::limits::UserLimits;
@@ -9,6 +11,7 @@ use shorthaul::limits::UserLimits;
 use super::descriptor::{sealed, subject};
 use super::raw::{self, Place, Raw};
 use super::{Stage, eventually, isolated, pattern, rounds};
+use crate::service::PATIENCE;
 
 /// A thousand frames that never end, each with a descriptor, over 64 connections at a time.
 #[test]
@@ -19,7 +22,7 @@ fn half_frames_with_descriptors_leave_nothing() {
         let mut stage = Stage::with(options);
         let file = sealed(4096);
         for round in 0..rounds(16, 160) {
-            let mut crowd: Vec<Raw> = (0..64).map(|_| Raw::open(&stage.path)).collect();
+            let mut crowd: Vec<Raw> = (0..64).map(|_| open_at_last(&stage.path)).collect();
             for (index, raw) in crowd.iter_mut().enumerate() {
                 let frame = if index % 2 == 0 {
                     raw::register(1, 4096)
@@ -44,6 +47,22 @@ fn half_frames_with_descriptors_leave_nothing() {
         drop(file);
         stage.ends_clean();
     });
+}
+
+/// A client that has exchanged hellos, at the latest when the sockets of earlier ones are closed,
+/// which count until then.
+fn open_at_last(path: &Path) -> Raw {
+    let by = Instant::now() + PATIENCE;
+    loop {
+        let mut raw = Raw::connect(path);
+        raw.send(&raw::hello());
+        let frame = raw.next().unwrap();
+        if frame.kind == raw::HELLO {
+            return raw;
+        }
+        assert!(frame.kind == raw::GOODBYE && Instant::now() < by, "{frame:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Of many calls under way, those with bad descriptors fail.

@@ -48,6 +48,9 @@ pub(crate) const SEALED: u64 = 1;
 /// "I relay into descriptors that calls bring".
 pub(crate) const DESCRIPTORS: u64 = 2;
 
+/// "I take frames out of rings".
+pub(crate) const RINGS_FEATURE: u64 = 4;
+
 /// A frame as it was received.
 #[derive(Debug)]
 pub(crate) struct Frame {

@@ -1,11 +1,12 @@
 //! Rings by hand, after docs/PROTOCOL.md: clients that use them as they should, and otherwise.
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{Ordering, fence};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::{Duration, Instant};
 
-use shorthaul::{ClientOptions, DirectClient, Lane, Server, ServerOptions, Wait};
-use shorthaul_platform::memory::{Memfd, SharedMapping};
+use shorthaul::{ClientOptions, DirectClient, Error, Lane, Server, ServerOptions, Wait};
+use shorthaul_platform::memory::{Memfd, PeerMemfd, SharedMapping};
 use shorthaul_platform::store::Store;
 use shorthaul_platform::usage::process_cpu_time;
 
@@ -331,6 +332,68 @@ fn a_client_that_looks_sees_the_end_of_its_server() {
     }
 }
 
+/// A server whose ring never runs dry: the client's time is over all the same.
+#[test]
+fn a_server_that_never_stops_talking_keeps_no_client() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| talk_without_end(Raw::over(ours), &is_over));
+        let options = ClientOptions { wait: Wait::Spin, ..ClientOptions::default() };
+        let mut client = DirectClient::from_stream(theirs, &options).unwrap();
+        client.call("answered").deadline(PATIENCE).send().unwrap();
+        for _ in 0..3 {
+            let failed = client.call("not answered").deadline(SHORT).send().unwrap_err();
+            assert!(matches!(failed.error(), Error::DeadlineExceeded), "{failed}");
+            client.poll(SHORT).unwrap();
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let failed = client.call("nobody is there").deadline(PATIENCE).send().unwrap_err();
+        assert!(matches!(failed.error(), Error::ConnectionLost(_)), "{failed}");
+    });
+}
+
+/// Answers one call, then says through the ring that there is news, again and again; hangs up when
+/// it is over, and talks on for a while.
+fn talk_without_end(mut server: Raw, is_over: &AtomicBool) {
+    server.expect(raw::HELLO);
+    server.send(&raw::hello_with(raw::RINGS_FEATURE));
+    let (mut memory, mut call) = (None, None);
+    while memory.is_none() || call.is_none() {
+        let frame = server.next().unwrap();
+        match frame.kind {
+            raw::RINGS => memory = frame.descriptors.into_iter().next(),
+            raw::CALL => call = Some(raw::u64_at(&frame.body, 0)),
+            kind => panic!("a frame of kind {kind}"),
+        }
+    }
+    let memory = PeerMemfd::parse(memory.unwrap(), BYTES as u64).unwrap().map().unwrap();
+    server.send(&raw::frame(raw::RINGS_TAKEN, 0, &[0; 8], &[]));
+    let mut record = 16_u32.to_le_bytes().to_vec();
+    record.extend_from_slice(&[0; 4]);
+    record.extend_from_slice(&raw::frame(raw::BELL, 0, &[], &[]));
+    for at in (0..DATA_BYTES).step_by(64) {
+        memory.copy_in(TO_CLIENT + DATA + at, &record, Store::Ordinary);
+    }
+    server.send(&raw::frame(raw::REPLY, 0, &raw::reply_body(call.unwrap(), 0, 0, 0), &[]));
+    let fill_up = || {
+        let consumed = memory.word(TO_CLIENT + CONSUMED).load();
+        memory.word(TO_CLIENT + PRODUCED).store(consumed.wrapping_add(DATA_BYTES as u32));
+    };
+    // The answer was taken: what the ring holds from now on comes before all of the socket's.
+    server.expect(raw::CALL);
+    let by = Instant::now() + PATIENCE;
+    while !is_over.load(Ordering::Relaxed) && Instant::now() < by {
+        fill_up();
+    }
+    drop(server);
+    let end = Instant::now() + SHORT;
+    while Instant::now() < end {
+        fill_up();
+    }
+}
+
+const SHORT: Duration = Duration::from_millis(200);
 const BYTES: usize = 66_560;
 const DATA_BYTES: usize = 32 << 10;
 const PRODUCED: usize = 0;

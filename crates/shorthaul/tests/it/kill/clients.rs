@@ -53,7 +53,7 @@ fn kill_clients(way: Way) {
     let path = folder.path().join("s");
     // One worker: what a server keeps for later calls does not depend on how many ran at once.
     let server = start_server(&path, 1);
-    let mut honest = AnyClient::connect(&path, true).unwrap();
+    let mut honest = AnyClient::connect_asleep(&path).unwrap();
     way.call(honest.caller(), (BYTES, 1), PATIENCE).unwrap();
     let before = settled(server.id(), way);
     let (rounds, mut longest) = (rounds(if way == Way::Sealed { 5 } else { 15 }), Duration::ZERO);

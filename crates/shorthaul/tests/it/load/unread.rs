@@ -8,7 +8,7 @@ use shorthaul::DirectClient;
 
 use super::super::census::{Census, resident_bytes};
 use super::super::hostile::raw::{self, Place, Raw};
-use super::super::service::{pattern, request};
+use super::super::service::{AnyClient, pattern, request};
 use super::super::workload::{Caller, Way, start_server_with};
 use super::PATIENCE;
 
@@ -17,9 +17,9 @@ fn a_client_that_asks_a_thousand_times_and_never_reads_costs_a_bounded_memory() 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s");
     let server = start_server_with(&path, 2, 1024);
-    let mut honest = DirectClient::connect(&path).unwrap();
+    let mut honest = AnyClient::connect_asleep(&path).unwrap();
     for way in [Way::Inline, Way::FillMap] {
-        way.call(Caller::Direct(&mut honest), (1 << 20, 0), PATIENCE).unwrap();
+        way.call(honest.caller(), (1 << 20, 0), PATIENCE).unwrap();
     }
     let (before, bytes_before) = (Census::of(server.id()), resident_bytes(server.id()));
     let mut greedy = Raw::open(&path);
@@ -30,7 +30,7 @@ fn a_client_that_asks_a_thousand_times_and_never_reads_costs_a_bounded_memory() 
     while began.elapsed() < Duration::from_secs(2) {
         seed = seed.wrapping_add(1);
         for way in [Way::Inline, Way::FillMap] {
-            way.call(Caller::Direct(&mut honest), (1 << 20, seed), PATIENCE).unwrap();
+            way.call(honest.caller(), (1 << 20, seed), PATIENCE).unwrap();
         }
         most = most.max(resident_bytes(server.id()));
     }
