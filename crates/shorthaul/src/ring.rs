@@ -11,13 +11,22 @@
 
 use std::sync::Arc;
 
-use shorthaul_platform::memory::SharedMapping;
-use shorthaul_platform::store::Store;
+use shorthaul_platform::memory::{SharedMapping, SharedWindow};
 
 use crate::sync::fence;
 
-/// Memory that a ring lies in.
+/// Memory that rings lie in.
 pub(crate) trait Memory {
+    type Part<'a>: Part
+    where
+        Self: 'a;
+
+    /// The part that a ring lies in, which starts at byte `start`.
+    fn part(&self, start: usize) -> Self::Part<'_>;
+}
+
+/// Memory that one ring lies in.
+pub(crate) trait Part {
     /// The word at byte `at`, with what was stored before it.
     fn load(&self, at: usize) -> u32;
     fn store(&self, at: usize, value: u32);
@@ -85,47 +94,51 @@ impl<M: Memory> Sender<M> {
     /// receiver that sleeps it is not worth it: the frame can wake it.
     pub(crate) fn send(&mut self, frame: &[u8], after: u32) -> Result<Sent, Broken> {
         let bytes = record_bytes(frame.len());
-        if frame.len() > FRAME_BYTES_MAX || self.load(LOOKS) == 0 || !self.has_room(bytes)? {
+        let ring = self.memory.part(self.start);
+        let is_looked_into = frame.len() <= FRAME_BYTES_MAX && ring.load(LOOKS) != 0;
+        if !is_looked_into || !has_room(&ring, self.produced, &mut self.consumed, bytes)? {
             return Ok(Sent::No);
         }
         let at = self.produced as usize % DATA_BYTES;
-        self.memory.store(self.start + DATA + at, frame.len() as u32);
-        self.memory.store(self.start + DATA + at + 4, after);
+        ring.store(DATA + at, frame.len() as u32);
+        ring.store(DATA + at + 4, after);
         let first = frame.len().min(DATA_BYTES - at - RECORD_HEAD_BYTES);
-        self.memory.copy_in(self.start + DATA + at + RECORD_HEAD_BYTES, &frame[..first]);
+        ring.copy_in(DATA + at + RECORD_HEAD_BYTES, &frame[..first]);
         if first < frame.len() {
-            self.memory.copy_in(self.start + DATA, &frame[first..]);
+            ring.copy_in(DATA, &frame[first..]);
         }
         self.produced = self.produced.wrapping_add(bytes);
-        self.memory.store(self.start + PRODUCED, self.produced);
+        ring.store(PRODUCED, self.produced);
         // Against the one in `Receiver::fall_asleep`: one of the two sees what the other wrote.
         fence();
-        Ok(if self.load(LOOKS) == 0 { Sent::Unseen } else { Sent::Seen })
+        Ok(if ring.load(LOOKS) == 0 { Sent::Unseen } else { Sent::Seen })
     }
 
     /// The CPU that the receiver was last on, if it has said so.
     pub(crate) fn receivers_cpu(&self) -> Option<u32> {
-        self.load(CPU).checked_sub(1)
+        self.memory.part(self.start).load(CPU).checked_sub(1)
     }
+}
 
-    fn has_room(&mut self, bytes: u32) -> Result<bool, Broken> {
-        let fits = |consumed: u32| {
-            let used = self.produced.wrapping_sub(consumed);
-            let free = (DATA_BYTES as u32).checked_sub(used).ok_or(Broken)?;
-            Ok(bytes <= free)
-        };
-        if fits(self.consumed)? {
-            return Ok(true);
-        }
-        let consumed = self.load(CONSUMED);
-        let has_room = fits(consumed)?;
-        self.consumed = consumed;
-        Ok(has_room)
+/// Whether so many bytes more fit into a ring. `consumed` is what was last seen of that cursor.
+fn has_room(
+    ring: &impl Part,
+    produced: u32,
+    consumed: &mut u32,
+    bytes: u32,
+) -> Result<bool, Broken> {
+    let fits = |consumed: u32| {
+        let used = produced.wrapping_sub(consumed);
+        let free = (DATA_BYTES as u32).checked_sub(used).ok_or(Broken)?;
+        Ok(bytes <= free)
+    };
+    if fits(*consumed)? {
+        return Ok(true);
     }
-
-    fn load(&self, word: usize) -> u32 {
-        self.memory.load(self.start + word)
-    }
+    let now = ring.load(CONSUMED);
+    let has_room = fits(now)?;
+    *consumed = now;
+    Ok(has_room)
 }
 
 impl<M: Memory> Receiver<M> {
@@ -134,25 +147,31 @@ impl<M: Memory> Receiver<M> {
         Self { memory, start: direction.start(), consumed: 0, looks: false, cpu: 0 }
     }
 
-    /// Whether there may be a frame. Cheap: to be asked again and again.
+    /// Whether there may be a frame.
     pub(crate) fn has_some(&self) -> bool {
-        self.load(PRODUCED) != self.consumed
+        self.memory.part(self.start).load(PRODUCED) != self.consumed
+    }
+
+    /// The same question, to be asked again and again.
+    pub(crate) fn watch(&self) -> impl Fn() -> bool {
+        let (ring, consumed) = (self.memory.part(self.start), self.consumed);
+        move || ring.load(PRODUCED) != consumed
     }
 
     /// Takes the next frame into `frame`, if there is one whose turn it is: of what came through
     /// the socket, `taken` frames have been taken. Returns its length.
     pub(crate) fn take(&mut self, taken: u32, frame: &mut [u8]) -> Result<Option<usize>, Broken> {
-        let Some((bytes, at)) = self.next(taken)? else {
+        let ring = self.memory.part(self.start);
+        let Some((bytes, at)) = next(&ring, self.consumed, taken)? else {
             return Ok(None);
         };
         let first = bytes.min(DATA_BYTES - at - RECORD_HEAD_BYTES);
-        let start = self.start + DATA;
-        self.memory.copy_out(start + at + RECORD_HEAD_BYTES, &mut frame[..first]);
+        ring.copy_out(DATA + at + RECORD_HEAD_BYTES, &mut frame[..first]);
         if first < bytes {
-            self.memory.copy_out(start, &mut frame[first..bytes]);
+            ring.copy_out(DATA, &mut frame[first..bytes]);
         }
         self.consumed = self.consumed.wrapping_add(record_bytes(bytes));
-        self.memory.store(self.start + CONSUMED, self.consumed);
+        ring.store(CONSUMED, self.consumed);
         Ok(Some(bytes))
     }
 
@@ -161,15 +180,15 @@ impl<M: Memory> Receiver<M> {
         let shown = cpu.wrapping_add(1);
         if self.cpu != shown {
             self.cpu = shown;
-            self.memory.store(self.start + CPU, shown);
+            self.memory.part(self.start).store(CPU, shown);
         }
     }
 
     /// Says that this side looks from now on.
-    pub(crate) fn look(&mut self) {
+    pub(crate) fn begin_to_look(&mut self) {
         if !self.looks {
             self.looks = true;
-            self.memory.store(self.start + LOOKS, 1);
+            self.memory.part(self.start).store(LOOKS, 1);
         }
     }
 
@@ -179,51 +198,61 @@ impl<M: Memory> Receiver<M> {
         if !self.looks {
             return Ok(true);
         }
-        self.memory.store(self.start + LOOKS, 0);
+        let ring = self.memory.part(self.start);
+        ring.store(LOOKS, 0);
         fence();
         // What waits for a frame of the socket's is woken for by that.
-        self.looks = self.next(taken)?.is_some();
+        self.looks = next(&ring, self.consumed, taken)?.is_some();
         if self.looks {
-            self.memory.store(self.start + LOOKS, 1);
+            ring.store(LOOKS, 1);
         }
         Ok(!self.looks)
     }
+}
 
-    /// How long the next frame is and where it starts, if it is its turn.
-    fn next(&self, taken: u32) -> Result<Option<(usize, usize)>, Broken> {
-        let used = self.load(PRODUCED).wrapping_sub(self.consumed);
-        if used == 0 {
-            return Ok(None);
-        }
-        let at = self.consumed as usize % DATA_BYTES;
-        let bytes = self.load(DATA + at) as usize;
-        let after = self.load(DATA + at + 4);
-        let fits = bytes <= FRAME_BYTES_MAX && record_bytes(bytes) <= used;
-        if !fits || used > DATA_BYTES as u32 || !used.is_multiple_of(RECORD_ALIGNMENT) {
-            return Err(Broken);
-        }
-        let is_its_turn = after.wrapping_sub(taken).cast_signed() <= 0;
-        Ok(is_its_turn.then_some((bytes, at)))
+/// How long the next frame is and where it starts, if it is its turn.
+fn next(ring: &impl Part, consumed: u32, taken: u32) -> Result<Option<(usize, usize)>, Broken> {
+    let used = ring.load(PRODUCED).wrapping_sub(consumed);
+    if used == 0 {
+        return Ok(None);
     }
-
-    fn load(&self, word: usize) -> u32 {
-        self.memory.load(self.start + word)
+    let at = consumed as usize % DATA_BYTES;
+    let bytes = ring.load(DATA + at) as usize;
+    let after = ring.load(DATA + at + 4);
+    let fits = bytes <= FRAME_BYTES_MAX && record_bytes(bytes) <= used;
+    if !fits || used > DATA_BYTES as u32 || !used.is_multiple_of(RECORD_ALIGNMENT) {
+        return Err(Broken);
     }
+    let is_its_turn = after.wrapping_sub(taken).cast_signed() <= 0;
+    Ok(is_its_turn.then_some((bytes, at)))
 }
 
 impl Memory for SharedMapping {
+    type Part<'a> = SharedWindow<'a>;
+
+    #[inline]
+    fn part(&self, start: usize) -> SharedWindow<'_> {
+        self.window(start..start + ONE_WAY_BYTES)
+    }
+}
+
+impl Part for SharedWindow<'_> {
+    #[inline]
     fn load(&self, at: usize) -> u32 {
         self.word(at).load()
     }
 
+    #[inline]
     fn store(&self, at: usize, value: u32) {
         self.word(at).store(value);
     }
 
+    #[inline]
     fn copy_in(&self, at: usize, bytes: &[u8]) {
-        self.copy_in(at, bytes, Store::Ordinary);
+        self.copy_in(at, bytes);
     }
 
+    #[inline]
     fn copy_out(&self, at: usize, bytes: &mut [u8]) {
         self.copy_out(at, bytes);
     }
@@ -273,7 +302,7 @@ mod tests {
         let sender = Sender::new(Arc::clone(&memory), Direction::ToClient);
         let mut receiver = Receiver::new(Arc::clone(&memory), Direction::ToClient);
         receiver.show_cpu(3);
-        receiver.look();
+        receiver.begin_to_look();
         (sender, receiver, memory)
     }
 
@@ -319,7 +348,7 @@ mod tests {
             sender.send(b"frame", after).unwrap();
             assert_eq!(take(&mut receiver, taken), None);
             assert!(receiver.fall_asleep(taken).unwrap(), "the socket wakes it");
-            receiver.look();
+            receiver.begin_to_look();
             assert_eq!(take(&mut receiver, taken.wrapping_add(2)), Some(b"frame".to_vec()));
         }
     }
@@ -350,8 +379,8 @@ mod tests {
             (0x8000_0000, 8),
         ] {
             let (_, mut receiver, memory) = ring();
-            memory.store(word(PRODUCED), used);
-            memory.store(word(DATA), bytes);
+            memory.word(word(PRODUCED)).store(used);
+            memory.word(word(DATA)).store(bytes);
             let mut frame = [0; FRAME_BYTES_MAX];
             assert_eq!(receiver.take(0, &mut frame), Err(Broken), "{used} {bytes}");
             assert_eq!(receiver.fall_asleep(0), Err(Broken), "{used} {bytes}");
@@ -359,7 +388,7 @@ mod tests {
         // And a hostile receiver: it can't have taken what was not sent.
         let (mut sender, _receiver, memory) = ring();
         while sender.send(&[0; 1000], 0) == Ok(Sent::Seen) {}
-        memory.store(word(CONSUMED), sender.produced.wrapping_add(64));
+        memory.word(word(CONSUMED)).store(sender.produced.wrapping_add(64));
         assert_eq!(sender.send(&[0; 1000], 0), Err(Broken));
     }
 }

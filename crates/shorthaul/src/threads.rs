@@ -9,7 +9,11 @@ use std::{fmt, io};
 
 /// When a wait of `timeout` that begins now is over; far away if that can't be computed.
 pub(crate) fn deadline_after(timeout: Duration) -> Instant {
-    let now = Instant::now();
+    after(Instant::now(), timeout)
+}
+
+/// When a wait of `timeout` that begins at `now` is over; far away if that can't be computed.
+pub(crate) fn after(now: Instant, timeout: Duration) -> Instant {
     now.checked_add(timeout).unwrap_or(now + FOR_EVER)
 }
 

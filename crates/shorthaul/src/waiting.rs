@@ -69,10 +69,11 @@ pub(crate) fn cpu() -> u32 {
     u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0)
 }
 
-/// Looks until something is there, or for a few microseconds: then it is time to look at what
-/// costs more. Returns when that was.
-pub(crate) fn look_for(is_there: impl Fn() -> bool) -> Instant {
-    let until = Instant::now() + LOOK_AROUND;
+/// Looks from `since` on until something is there, or for a few microseconds: then it is time to
+/// look at what costs more. Returns when that was.
+#[inline]
+pub(crate) fn look_for(since: Instant, is_there: impl Fn() -> bool) -> Instant {
+    let until = since + LOOK_AROUND;
     loop {
         for _ in 0..LOOKS_PER_CLOCK {
             if is_there() {
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn a_look_ends_by_itself() {
         let before = Instant::now();
-        assert!(look_for(|| false) >= before + LOOK_AROUND);
-        assert!(look_for(|| true) >= before);
+        assert!(look_for(before, || false) >= before + LOOK_AROUND);
+        assert!(look_for(before, || true) >= before);
     }
 }

@@ -26,6 +26,7 @@ impl SharedWord<'_> {
     /// # Safety
     /// - `word` is mapped readable and writable for the lifetime chosen
     /// - it is aligned to 4 bytes
+    #[inline]
     pub(super) unsafe fn at(word: *mut u32) -> Self {
         #[cfg(not(shorthaul_models))]
         // SAFETY: mapped and aligned is the caller's duty; atomics may be shared with anyone.
@@ -36,11 +37,13 @@ impl SharedWord<'_> {
     }
 
     /// Reads the word; what the other side stored before its `store` is visible after it.
+    #[inline]
     pub fn load(&self) -> u32 {
         self.word.load(Ordering::Acquire)
     }
 
     /// Writes the word; what this side stored before is visible to who loads it.
+    #[inline]
     pub fn store(&self, value: u32) {
         self.word.store(value, Ordering::Release);
     }

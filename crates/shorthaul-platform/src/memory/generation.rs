@@ -16,12 +16,19 @@ use super::raw::RawMapping;
 /// madvise(2) `MADV_WIPEONFORK`
 #[inline]
 pub fn generation() -> u64 {
-    static WIPED: OnceLock<Option<Wiped>> = OnceLock::new();
-    match WIPED.get_or_init(|| Wiped::new().ok()) {
-        Some(wiped) => wiped.generation(),
-        // A kernel or sandbox without that advice.
-        None => u64::from(std::process::id()),
+    match WIPED.get() {
+        Some(Some(wiped)) => wiped.generation(),
+        _ => without_page(),
     }
+}
+
+/// The page, once it was asked for; none on a kernel or in a sandbox without that advice.
+static WIPED: OnceLock<Option<Wiped>> = OnceLock::new();
+
+#[cold]
+fn without_page() -> u64 {
+    let wiped = WIPED.get_or_init(|| Wiped::new().ok());
+    wiped.as_ref().map_or_else(|| u64::from(std::process::id()), Wiped::generation)
 }
 
 /// A page that is zero in each new child.

@@ -1,6 +1,7 @@
 //! Memory that another process can write at any moment.
 
 use std::io;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::slice;
@@ -92,6 +93,7 @@ impl SharedMapping {
     ///
     /// # Panics
     /// If `at + source.len()` is past the end.
+    #[inline]
     pub fn copy_in(&self, at: usize, source: &[u8], store: Store) {
         let (start, bytes) = self.part(at..end_of(at, source.len()));
         // SAFETY: `part` checked the target; the source is a slice of the same length. They can't
@@ -105,6 +107,7 @@ impl SharedMapping {
     ///
     /// # Panics
     /// If `at + target.len()` is past the end.
+    #[inline]
     pub fn copy_out(&self, at: usize, target: &mut [u8]) {
         let (start, bytes) = self.part(at..end_of(at, target.len()));
         // SAFETY: `part` checked the source; the target is a slice of the same length, borrowed
@@ -209,24 +212,93 @@ impl SharedMapping {
     ///
     /// # Panics
     /// If `at` is not a multiple of 4 or the word is not inside the mapping.
+    #[inline]
     pub fn word(&self, at: usize) -> SharedWord<'_> {
+        self.window(at..end_of(at, 4)).word(0)
+    }
+
+    /// `range`, checked once for many small accesses.
+    ///
+    /// # Panics
+    /// If `range` is not inside the mapping or does not start at a multiple of 4.
+    #[inline]
+    pub fn window(&self, range: Range<usize>) -> SharedWindow<'_> {
+        assert!(range.start.is_multiple_of(4), "a word at {} is not aligned", range.start);
+        let (start, bytes) = self.part(range);
+        SharedWindow { start, bytes, _mapping: PhantomData }
+    }
+
+    #[inline]
+    fn part(&self, range: Range<usize>) -> (*mut u8, usize) {
+        let is_inside = range.start <= range.end && range.end <= self.raw.bytes();
+        if !is_inside || !self.raw.is_here() {
+            self.refuse(&range);
+        }
+        (self.raw.start().wrapping_add(range.start), range.end - range.start)
+    }
+
+    #[cold]
+    fn refuse(&self, range: &Range<usize>) -> ! {
+        let bytes = self.raw.bytes();
+        let is_inside = range.start <= range.end && range.end <= bytes;
+        assert!(is_inside, "bytes {}..{} of a mapping of {bytes}", range.start, range.end);
+        panic!("the mapping belongs to the process that fork(2) copied");
+    }
+}
+
+/// A part of a [`SharedMapping`], for many small accesses: that this is the process that mapped it
+/// was asked when it was made, and while it is borrowed the thread that has it can't become a
+/// child's without its knowing.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedWindow<'a> {
+    start: *mut u8,
+    bytes: usize,
+    _mapping: PhantomData<&'a SharedMapping>,
+}
+
+impl<'a> SharedWindow<'a> {
+    /// The 32-bit word at byte `at`, to be used as an atomic by both sides.
+    ///
+    /// # Panics
+    /// If `at` is not a multiple of 4 or the word is not inside.
+    #[inline]
+    pub fn word(&self, at: usize) -> SharedWord<'a> {
         assert!(at.is_multiple_of(4), "a word at {at} is not aligned");
-        let (start, _) = self.part(at..end_of(at, 4));
-        // SAFETY: mapped (checked by `part`) and aligned (a mapping starts at a page, `at` is a
-        // multiple of 4) for as long as `self` is borrowed.
+        let start = self.part(at, 4);
+        // SAFETY: mapped (it is inside what was checked when this was made) and aligned (so is the
+        // start, and `at` is a multiple of 4) for as long as the mapping is borrowed.
         unsafe { SharedWord::at(start.cast()) }
     }
 
-    fn part(&self, range: Range<usize>) -> (*mut u8, usize) {
-        let bytes = self.raw.bytes();
-        assert!(
-            range.start <= range.end && range.end <= bytes,
-            "bytes {}..{} of a mapping of {bytes}",
-            range.start,
-            range.end,
-        );
-        assert!(self.raw.is_here(), "the mapping belongs to the process that fork(2) copied");
-        (self.raw.start().wrapping_add(range.start), range.end - range.start)
+    /// Copies `source` to `at`.
+    ///
+    /// # Panics
+    /// If `at + source.len()` is past the end.
+    #[inline]
+    pub fn copy_in(&self, at: usize, source: &[u8]) {
+        let start = self.part(at, source.len());
+        // SAFETY: the target is inside what was checked when this was made; the source is a slice
+        // of the same length, which can't overlap it (see `SharedMapping::copy_in`).
+        unsafe { store::copy_in(start, source.as_ptr(), source.len(), Store::Ordinary) };
+    }
+
+    /// Copies the bytes at `at` into `target`, as [`SharedMapping::copy_out`] does.
+    ///
+    /// # Panics
+    /// If `at + target.len()` is past the end.
+    #[inline]
+    pub fn copy_out(&self, at: usize, target: &mut [u8]) {
+        let start = self.part(at, target.len());
+        // SAFETY: the source is inside what was checked when this was made; the target is a slice
+        // of the same length, borrowed exclusively.
+        unsafe { store::copy_out(target.as_mut_ptr(), start, target.len()) };
+    }
+
+    #[inline]
+    fn part(&self, at: usize, bytes: usize) -> *mut u8 {
+        let is_inside = at <= self.bytes && bytes <= self.bytes - at;
+        assert!(is_inside, "{bytes} bytes at {at} of a window of {}", self.bytes);
+        self.start.wrapping_add(at)
     }
 }
 
@@ -235,6 +307,7 @@ fn is_fatal(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOMEM | Errno::FAULT))
 }
 
+#[inline]
 fn end_of(at: usize, bytes: usize) -> usize {
     at.checked_add(bytes).expect("the end of a range fits in usize")
 }

@@ -35,7 +35,7 @@ pub use huge::{
     shmem_bytes_at_first_touch,
 };
 pub use lent::LentFile;
-pub use mapping::SharedMapping;
+pub use mapping::{SharedMapping, SharedWindow};
 pub use memfd::{Memfd, PeerMemfd, Refusal, Refused};
 pub use private::PrivateMemory;
 pub use sealed::SealedMapping;

@@ -153,10 +153,12 @@ impl RawMapping {
         Self { start: NonNull::dangling(), bytes: 0, owner: None }
     }
 
+    #[inline]
     pub(super) fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
+    #[inline]
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ use crate::limits::{CLIENT_TURN_FRAMES_MAX, FRAME_STALL_TIMEOUT, Limits};
 use crate::origin::Origin;
 use crate::ring::RINGS_BYTES;
 use crate::stream::{self, Flushed, ReceiveError};
-use crate::threads::{LazyReaper, deadline_after};
+use crate::threads::{LazyReaper, after, deadline_after};
 use crate::undertaker;
 use crate::waiting::{self, Patience, look_for};
 
@@ -60,13 +61,15 @@ pub struct DirectClient {
     has_seen_end: bool,
     /// Frames that were taken in since the clock was looked at.
     frames_in_turn: usize,
+    /// When the clock was last looked at: that costs as much as some looks into a ring.
+    now: Instant,
 }
 
 /// What a call wants back with its answer.
 #[derive(Debug)]
 struct Token {
     call: u64,
-    held: Held,
+    held: Box<Held>,
     /// Of a call that was started: alive as long as its caller may finish it.
     wanted: Option<Weak<()>>,
 }
@@ -77,6 +80,7 @@ struct Sent<'a> {
     deadline: Instant,
     /// How long to look for its answer.
     look: Duration,
+    since: Instant,
     borrowed: &'a [u8],
 }
 
@@ -101,11 +105,16 @@ struct Kept {
 
 /// Regions that were dropped and not given up yet.
 #[derive(Debug, Default)]
-struct Released(Mutex<Vec<u64>>);
+struct Released {
+    regions: Mutex<Vec<u64>>,
+    /// Whether there may be some: cheaper to ask than the lock.
+    has_some: AtomicBool,
+}
 
 impl Home for Released {
     fn release(&self, region: u64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(region);
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner).push(region);
+        self.has_some.store(true, Ordering::Release);
     }
 }
 
@@ -165,6 +174,7 @@ impl DirectClient {
             has_offered_rings: false,
             has_seen_end: false,
             frames_in_turn: 0,
+            now: Instant::now(),
         })
     }
 
@@ -196,6 +206,7 @@ impl DirectClient {
         ensure_region_bytes(bytes, &self.limits())?;
         let (memory, memfd) = registrable(bytes, self.common.huge_pages)?;
         self.ensure_alive()?;
+        self.look_at_clock();
         let region = self.new_id();
         // What was dropped goes first: it may be what makes room.
         self.give_up_released();
@@ -288,12 +299,12 @@ impl DirectClient {
             return Err(CallError::without_buffers(error));
         }
         let look = self.begin_to_look();
-        let since = Instant::now();
+        let since = self.look_at_clock();
         self.looks_until = looks_until(since, look, begun.deadline);
         loop {
             let is_it = |kept: &Kept| Arc::as_ptr(&begun.under_way) == kept.wanted.as_ptr();
             if let Some(index) = self.kept.iter().position(is_it) {
-                self.patience.learn(since.elapsed());
+                self.patience.learn(self.now.saturating_duration_since(since));
                 return self.kept.swap_remove(index).outcome?.open(&self.common);
             }
             if let Err(error) = self.ensure_alive() {
@@ -307,8 +318,9 @@ impl DirectClient {
     }
 
     fn execute(&mut self, outgoing: Outgoing<'_>) -> Outcome {
-        let Sent { call, deadline, look, borrowed } = self.send(outgoing, None)?;
-        let outcome = self.wait_for(call, borrowed, deadline, look);
+        let sent = self.send(outgoing, None)?;
+        let borrowed = sent.borrowed;
+        let outcome = self.wait_for(sent);
         // A server may answer before it has read all, and time may be over before.
         let owned = self.connection.link.own(borrowed, &self.common.pool);
         if let Err(error) = owned.map_err(|error| self.die(lost(error))) {
@@ -329,7 +341,7 @@ impl DirectClient {
         }
         let mut remaining = outgoing.timeout.unwrap_or(self.timeout_default);
         // A buffer that has to be made first is waited for within the call's own time.
-        let deadline = deadline_after(remaining);
+        let deadline = after(self.look_at_clock(), remaining);
         let choices = if outgoing.is_automatic() {
             let (common, limits) = (Arc::clone(&self.common), self.limits());
             let make = |bytes| self.buffer_by(bytes, deadline);
@@ -358,9 +370,13 @@ impl DirectClient {
             return Err(prepared.held.into_error(error));
         }
         let (borrowed, deadline) = (prepared.borrowed, prepared.waits_until());
+        if !prepared.descriptors.is_empty() || prepared.held.guess.is_some() {
+            // Memory for this call alone took its time to be made.
+            self.look_at_clock();
+        }
         let look = self.begin_to_look();
         let call = self.put(prepared, remaining, wanted);
-        Ok(Sent { call, deadline, look, borrowed })
+        Ok(Sent { call, deadline, look, since: self.now, borrowed })
     }
 
     /// Decides how long to look for the answer to the next call, and tells the server.
@@ -376,7 +392,7 @@ impl DirectClient {
             return budget;
         }
         if link.has_rings() {
-            link.look();
+            link.begin_to_look();
         } else if !self.has_offered_rings {
             // Without memory for them all goes on through the socket.
             self.has_offered_rings = true;
@@ -387,25 +403,19 @@ impl DirectClient {
         budget
     }
 
-    fn wait_for(
-        &mut self,
-        call: u64,
-        borrowed: &[u8],
-        deadline: Instant,
-        look: Duration,
-    ) -> Outcome {
-        let since = Instant::now();
+    fn wait_for(&mut self, sent: Sent<'_>) -> Outcome {
+        let Sent { call, deadline, look, since, borrowed } = sent;
         self.looks_until = looks_until(since, look, deadline);
         loop {
             match self.step(borrowed, deadline).map_err(CallError::without_buffers)? {
                 Some(Step::Answered(answered, outcome)) if answered == call => {
-                    self.patience.learn(since.elapsed());
+                    self.patience.learn(self.now.saturating_duration_since(since));
                     return (*outcome)?.open(&self.common);
                 }
                 // The late answer to an earlier call.
                 Some(_) => {}
                 None => {
-                    self.patience.learn(since.elapsed());
+                    self.patience.learn(self.now.saturating_duration_since(since));
                     return Err(self.give_up(call, borrowed));
                 }
             }
@@ -495,24 +505,27 @@ impl DirectClient {
             self.frames_in_turn += 1;
             return self.on_event(event).map(Some);
         }
+        if self.frames_in_turn > CLIENT_TURN_FRAMES_MAX / 2 {
+            self.look_at_clock();
+        }
         self.frames_in_turn = 0;
         self.give_up_released();
-        let now = Instant::now();
-        let flushed = self.flush(borrowed, now)?;
-        if now >= by {
+        let flushed = self.flush(borrowed, self.now)?;
+        if self.now >= by {
             return Ok(None);
         }
-        let step = self.receive(flushed, by, now)?;
+        let step = self.receive(flushed, by)?;
         // Nobody is late for whose bytes nobody has looked: only a dry socket tells.
         if let Step::Dry = step
-            && let Some(event) = self.connection.handle_timeout(Instant::now()).map_err(broken)?
+            && let Some(event) = self.connection.handle_timeout(self.now).map_err(broken)?
         {
             return self.on_event(event).map(Some);
         }
         Ok(Some(step))
     }
 
-    fn receive(&mut self, flushed: Flushed, by: Instant, now: Instant) -> Result<Step> {
+    /// Waits for what comes next, and looks at the clock then.
+    fn receive(&mut self, flushed: Flushed, by: Instant) -> Result<Step> {
         let by = self.connection.deadline().map_or(by, |deadline| deadline.min(by));
         if let Some(until) = self.looks_until
             && flushed == Flushed::All
@@ -527,7 +540,7 @@ impl DirectClient {
         let wait = match flushed {
             Flushed::All => {
                 // Never longer than for half a frame: to and fro would cost two calls each time.
-                let left = by.saturating_duration_since(now).min(FRAME_STALL_TIMEOUT);
+                let left = by.saturating_duration_since(self.now).min(FRAME_STALL_TIMEOUT);
                 self.set_receive_timeout(left).map_err(lost)?;
                 // The rest of a payload in one call, however many pieces the socket makes of it.
                 if self.connection.link.is_in_payload() { Wait::Fill } else { Wait::Block }
@@ -552,15 +565,16 @@ impl DirectClient {
             if is_due {
                 match self.receive_once(Wait::Never)? {
                     Step::Dry if !self.connection.link.has_in_ring() => {}
-                    Step::Dry => return Ok(Some(Step::Other)),
+                    Step::Dry => return Ok((self.now < until).then_some(Step::Other)),
                     step => return Ok(Some(step)),
                 }
             }
-            let now = look_for(|| self.connection.link.has_in_ring());
+            let Some(has_some) = self.connection.link.watch_ring() else { return Ok(None) };
+            self.now = look_for(self.now, has_some);
             if self.connection.link.has_in_ring() {
                 return Ok(Some(Step::Other));
             }
-            if now >= until {
+            if self.now >= until {
                 return Ok(None);
             }
             is_due = true;
@@ -568,8 +582,12 @@ impl DirectClient {
     }
 
     fn receive_once(&mut self, wait: Wait) -> Result<Step> {
-        let link = &mut self.connection.link;
-        match stream::receive_with(self.socket.as_fd(), link, wait, Instant::now) {
+        let (link, now) = (&mut self.connection.link, &mut self.now);
+        let mut look_at_clock = || {
+            *now = Instant::now();
+            *now
+        };
+        match stream::receive_with(self.socket.as_fd(), link, wait, &mut look_at_clock) {
             Ok(read) if read.bytes == 0 => {
                 let is_news = !std::mem::replace(&mut self.has_seen_end, true);
                 if is_news && self.connection.link.has_in_ring() {
@@ -579,6 +597,7 @@ impl DirectClient {
             }
             Ok(_) => Ok(Step::Other),
             Err(ReceiveError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                look_at_clock();
                 Ok(Step::Dry)
             }
             Err(ReceiveError::Io(error)) => Err(lost(error)),
@@ -653,7 +672,11 @@ impl DirectClient {
     }
 
     fn give_up_released(&mut self) {
-        let mut released = self.released.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.released.has_some.load(Ordering::Relaxed) {
+            return;
+        }
+        self.released.has_some.store(false, Ordering::Relaxed);
+        let mut released = self.released.regions.lock().unwrap_or_else(PoisonError::into_inner);
         for region in released.drain(..) {
             self.connection.release(region);
         }
@@ -699,6 +722,11 @@ impl DirectClient {
         connect::let_go_of_strangers(&mut self.connection, self.server.uid);
         self.dead = Some(Error::ConnectionLost(error.to_string()));
         error
+    }
+
+    fn look_at_clock(&mut self) -> Instant {
+        self.now = Instant::now();
+        self.now
     }
 
     fn new_id(&mut self) -> u64 {

@@ -34,7 +34,8 @@ pub(super) struct Prepared<'a> {
     /// The inline payload where it stays in the caller's memory, else empty.
     pub(super) borrowed: &'a [u8],
     pub(super) descriptors: SmallVec<[OwnedFd; 2]>,
-    pub(super) held: Held,
+    /// Boxed: it is moved a dozen times on its way there and back.
+    pub(super) held: Box<Held>,
     pub(super) deadline: Instant,
 }
 
@@ -198,7 +199,7 @@ impl<'a> Outgoing<'a> {
             payload: None,
             borrowed: &[],
             descriptors: SmallVec::new(),
-            held: Held::default(),
+            held: Box::default(),
             deadline: way.deadline,
         };
         if choices.answer.is_some() || choices.upload.is_some() {

@@ -53,7 +53,7 @@ pub(super) struct Submission {
     parts: Parts,
     payload: Option<PooledMemory>,
     descriptors: SmallVec<[OwnedFd; 2]>,
-    pub(super) held: Held,
+    pub(super) held: Box<Held>,
     deadline: Instant,
     ticket: Ticket,
 }
@@ -85,7 +85,7 @@ pub(super) type Registration = mpsc::Sender<Result<(), Status>>;
 #[derive(Debug)]
 pub(super) struct Token {
     ticket: Ticket,
-    held: Held,
+    held: Box<Held>,
 }
 
 /// The reactor: one connection, one poll.

@@ -78,7 +78,7 @@ pub(super) struct Guess {
 
 impl Held {
     /// The end of a call that has no answer, but whose memory is the client's.
-    pub(super) fn into_error(mut self, error: Error) -> CallError {
+    pub(super) fn into_error(mut self: Box<Self>, error: Error) -> CallError {
         self.give_back();
         CallError::new(error, self.answer.take(), self.upload.take())
             .with_descriptor_bytes(self.descriptor_bytes)
@@ -103,7 +103,7 @@ pub struct Reply {
     lane: Lane,
     parts: Parts,
     memory: Memory,
-    held: Held,
+    held: Box<Held>,
     trust: Option<Trust>,
 }
 
@@ -467,7 +467,7 @@ pub(crate) type Outcome = Result<Reply, CallError>;
 
 /// Puts an answer and what its call held together. Quick: whatever takes time is left to
 /// [`Reply::open`].
-pub(super) fn outcome(answer: Answered<OwnedFd>, mut held: Held, common: &Common) -> Outcome {
+pub(super) fn outcome(answer: Answered<OwnedFd>, mut held: Box<Held>, common: &Common) -> Outcome {
     let Answered { status, lane, parts, given_bytes, response, payload, sealed } = answer;
     held.descriptor_bytes = held.descriptor_bytes.map(|_| given_bytes);
     if let Some(guess) = &held.guess

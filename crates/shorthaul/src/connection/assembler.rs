@@ -158,6 +158,11 @@ impl<D> Assembler<D> {
         &mut self.staging[self.held.end..]
     }
 
+    /// Whether nothing of a frame is here.
+    fn is_at_rest(&self) -> bool {
+        self.held.is_empty() && self.sets.is_empty() && matches!(self.state, State::Header)
+    }
+
     /// Whether [`Self::space`] is the rest of a payload: exactly what is to come next.
     pub(super) fn is_in_payload(&self) -> bool {
         matches!(self.state, State::Payload { .. })
@@ -197,6 +202,10 @@ impl<D> Assembler<D> {
     pub(super) fn next(&mut self) -> Result<Option<Assembled<'_, D>>, Violation> {
         if let Some(bytes) = self.take_from_ring()? {
             return self.in_ring(bytes).map(Some);
+        }
+        if self.is_at_rest() {
+            self.grew_at = None;
+            return Ok(None);
         }
         if !self.advance()? {
             return self.pause().map(|()| None);

@@ -216,9 +216,14 @@ impl<D> Link<D> {
         self.outbox.ring().is_some()
     }
 
-    /// Whether a frame may be in the ring. Cheap: to be asked again and again.
+    /// Whether a frame may be in the ring.
     pub(crate) fn has_in_ring(&self) -> bool {
         self.assembler.ring().is_some_and(Receiver::has_some)
+    }
+
+    /// The same question about a ring that there is, to be asked again and again.
+    pub(crate) fn watch_ring(&self) -> Option<impl Fn() -> bool> {
+        self.assembler.ring().map(Receiver::watch)
     }
 
     /// Tells the peer which CPU this side is on.
@@ -229,9 +234,9 @@ impl<D> Link<D> {
     }
 
     /// Tells the peer that this side looks into its ring from now on.
-    pub(crate) fn look(&mut self) {
+    pub(crate) fn begin_to_look(&mut self) {
         if let Some(ring) = self.assembler.ring_mut() {
-            ring.look();
+            ring.begin_to_look();
         }
     }
 

@@ -50,10 +50,10 @@ enum Progress {
 
 /// What happened, for the reactor to act on.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "calls are what there is most of")]
 pub(crate) enum ServerEvent<D, R> {
     /// A call to be carried out, and answered by [`ServerConnection::answer`] exactly once.
-    Call(IncomingCall<D, R>),
+    /// Boxed: it is moved a dozen times on its way to its handler.
+    Call(Box<IncomingCall<D, R>>),
     /// A region to be looked at: then [`ServerConnection::region_accepted`] or `region_refused`.
     Register { region: u64, bytes: u64, descriptor: D },
     /// Memory for rings to be looked at: then [`ServerConnection::rings_taken`] or `rings_refused`.
@@ -304,16 +304,9 @@ impl<D, R: Clone> Table<D, R> {
         let deadline = (call.remaining_ns > 0).then(|| now.checked_add(remaining)).flatten();
         let method_bytes = call.method.len();
         let Call { call, room, parts, .. } = call;
-        Ok(Some(ServerEvent::Call(IncomingCall {
-            call,
-            deadline,
-            text,
-            method_bytes,
-            room,
-            fill,
-            upload,
-            parts,
-        })))
+        let incoming =
+            IncomingCall { call, deadline, text, method_bytes, room, fill, upload, parts };
+        Ok(Some(ServerEvent::Call(Box::new(incoming))))
     }
 
     /// Checks what the call wants and brings, once, and turns it into what can be used without

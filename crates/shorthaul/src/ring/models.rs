@@ -15,24 +15,32 @@ impl Words {
 }
 
 impl Memory for Words {
+    type Part<'a> = &'a [AtomicU32];
+
+    fn part(&self, start: usize) -> &[AtomicU32] {
+        &self.0[start / 4..]
+    }
+}
+
+impl Part for &[AtomicU32] {
     fn load(&self, at: usize) -> u32 {
-        self.0[at / 4].load(Ordering::Acquire)
+        self[at / 4].load(Ordering::Acquire)
     }
 
     fn store(&self, at: usize, value: u32) {
-        self.0[at / 4].store(value, Ordering::Release);
+        self[at / 4].store(value, Ordering::Release);
     }
 
     fn copy_in(&self, at: usize, bytes: &[u8]) {
         for (index, part) in bytes.chunks_exact(4).enumerate() {
             let word = u32::from_ne_bytes(part.try_into().unwrap());
-            self.0[at / 4 + index].store(word, Ordering::Relaxed);
+            self[at / 4 + index].store(word, Ordering::Relaxed);
         }
     }
 
     fn copy_out(&self, at: usize, bytes: &mut [u8]) {
         for (index, part) in bytes.chunks_exact_mut(4).enumerate() {
-            let word = self.0[at / 4 + index].load(Ordering::Relaxed);
+            let word = self[at / 4 + index].load(Ordering::Relaxed);
             part.copy_from_slice(&word.to_ne_bytes());
         }
     }
@@ -45,7 +53,7 @@ fn all_arrive(count: u32) {
         let memory = Arc::new(Words::new());
         let bell = crate::sync::Arc::new(Waker::default());
         let mut receiver = Receiver::new(Arc::clone(&memory), Direction::ToServer);
-        receiver.look();
+        receiver.begin_to_look();
         let mut sender = Sender::new(memory, Direction::ToServer);
         let socket = crate::sync::Arc::new(AtomicU32::new(0));
         let sends = {

@@ -55,11 +55,10 @@ pub struct InboundCall {
     state: State,
 }
 
-#[allow(clippy::large_enum_variant, reason = "a call is open for most of its life")]
 enum State {
-    Open(Open),
+    Open(Box<Open>),
     /// Answered on the reactor, which takes the answer from here.
-    Answered(Completion),
+    Answered(Box<Completion>),
     /// Answered or deferred.
     Gone,
 }
@@ -92,14 +91,14 @@ pub(crate) struct Open {
 
 impl InboundCall {
     pub(crate) fn new(
-        incoming: IncomingCall<OwnedFd, Arc<Region>>,
+        incoming: Box<IncomingCall<OwnedFd, Arc<Region>>>,
         mut mapping: impl FnMut(&Region) -> Option<Arc<SharedMapping>>,
         peer: Peer,
         account: &Holder,
         shared: Arc<Shared>,
     ) -> Self {
         let IncomingCall { call, deadline, text, method_bytes, room, fill, upload, parts } =
-            incoming;
+            *incoming;
         let fill = fill_target(fill, &mut mapping, account, &shared);
         let source = source(upload, &mut mapping, account, &shared);
         let upload = Upload { source, parts };
@@ -117,7 +116,7 @@ impl InboundCall {
             shared.stats.lanes.count_upload(upload.lane(), upload.parts.bytes() as u64);
         }
         Self {
-            state: State::Open(Open {
+            state: State::Open(Box::new(Open {
                 peer,
                 shared,
                 call,
@@ -133,7 +132,7 @@ impl InboundCall {
                 place: None,
                 charged_bytes,
                 request_bytes,
-            }),
+            })),
         }
     }
 
@@ -321,8 +320,9 @@ impl InboundCall {
     /// Takes the call out of the handler's hands, to be answered later and from any thread.
     #[must_use = "dropping it answers INTERNAL"]
     pub fn defer(&mut self) -> Self {
-        let open = self.take_open().map(|open| Open { on_reactor: false, ..open });
-        Self { state: open.map_or(State::Gone, State::Open) }
+        let Some(mut open) = self.take_open() else { return Self { state: State::Gone } };
+        open.on_reactor = false;
+        Self { state: State::Open(open) }
     }
 
     /// Counts the call as its user's, until it is answered.
@@ -355,7 +355,7 @@ impl InboundCall {
     }
 
     /// Answers, on the reactor, a call that no handler has seen.
-    pub(crate) fn take_back(mut self, status: Status) -> Option<Completion> {
+    pub(crate) fn take_back(mut self, status: Status) -> Option<Box<Completion>> {
         self.open_mut()?.on_reactor = true;
         // Refused only if it is answered already, and it is not.
         self.fail(status).ok();
@@ -363,7 +363,7 @@ impl InboundCall {
     }
 
     /// The answer that was made on the reactor, if it is made by now.
-    pub(crate) fn take_answer(&mut self) -> Option<Completion> {
+    pub(crate) fn take_answer(&mut self) -> Option<Box<Completion>> {
         match std::mem::replace(&mut self.state, State::Gone) {
             State::Answered(completion) => Some(completion),
             state => {
@@ -381,7 +381,7 @@ impl InboundCall {
         if let State::Open(open) = &mut self.state { Some(open) } else { None }
     }
 
-    fn take_open(&mut self) -> Option<Open> {
+    fn take_open(&mut self) -> Option<Box<Open>> {
         match std::mem::replace(&mut self.state, State::Gone) {
             State::Open(open) => Some(open),
             state => {
@@ -493,7 +493,11 @@ impl Open {
 
     /// Sends the answer off, then gives back what the call has held; on the reactor, leaves both to
     /// it.
-    fn complete(mut self, answer: Answer<OwnedFd>, mapping: Option<UsedMapping>) -> State {
+    fn complete(
+        mut self: Box<Self>,
+        answer: Answer<OwnedFd>,
+        mapping: Option<UsedMapping>,
+    ) -> State {
         let request_bytes = self.request_bytes;
         let (inline_bytes, may_wait) = (self.inline_bytes(), self.may_wait);
         let charge = self.charged_bytes.map(|bytes| Charge { bytes, inline_bytes, may_wait });
@@ -507,23 +511,20 @@ impl Open {
             }
             (mapping, _) => unmap = mapping.map(|(mapping, _)| mapping),
         }
-        let source = std::mem::replace(&mut self.upload.source, Source::None);
-        if let Source::Region(region) = &source
+        if let Source::Region(region) = &self.upload.source
             && region.is_for_keeping
             && let Some(mapping) = &region.mapping
         {
             keep.push((region.region.key(), Arc::clone(mapping)));
         }
-        let source = match source {
+        if let Source::Unopened { .. } = self.upload.source
+            && let Source::Unopened { descriptor, share, .. } =
+                std::mem::replace(&mut self.upload.source, Source::None)
+        {
             // Nobody has looked at it: closing it can wait for the client.
-            Source::Unopened { descriptor, share, .. } => {
-                undertaker::bury(share.uid(), (descriptor, share));
-                Source::None
-            }
-            source => source,
-        };
-        let spent = Spent { _mapping: unmap, _target: self.target, _upload: source };
-        let mut completion = Completion {
+            undertaker::bury(share.uid(), (descriptor, share));
+        }
+        let mut completion = Box::new(Completion {
             connection: self.peer.key(),
             call: self.call,
             answer,
@@ -531,16 +532,16 @@ impl Open {
             spent: None,
             request_bytes,
             charge,
-        };
+        });
+        // Given back first: the answer says that the client may call again.
+        self.place = None;
+        // Unmapping and closing take their time: after the answer is on its way.
         if self.on_reactor {
-            completion.spent = Some(spent);
+            completion.spent = Some(Spent { _mapping: unmap, _open: self });
             return State::Answered(completion);
         }
-        // Given back first: the answer says that the client may call again.
-        drop(self.place);
         self.peer.complete(completion);
-        // Unmapping and closing take their time: after the answer is on its way.
-        drop(spent);
+        drop((unmap, self));
         State::Gone
     }
 
@@ -640,6 +641,12 @@ impl Drop for InboundCall {
             open.on_reactor = false;
             self.leave_unanswered();
         }
+    }
+}
+
+impl fmt::Debug for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Open").field("call", &self.call).finish_non_exhaustive()
     }
 }
 

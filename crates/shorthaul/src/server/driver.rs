@@ -152,7 +152,7 @@ impl Driver {
 
     /// Whether to look into its ring after this turn, and until when: if the client has all its
     /// answers, and its next call is likely soon.
-    pub(super) fn looks_until(&mut self) -> Option<Instant> {
+    pub(super) fn looks_until(&mut self, now: Instant) -> Option<Instant> {
         if !self.connection.link.has_rings() || self.connection.open_calls() > 0 {
             return None;
         }
@@ -160,7 +160,6 @@ impl Driver {
         let link = &mut self.connection.link;
         link.show_cpu(cpu);
         let budget = self.rings.patience.budget(link.peers_cpu(), cpu).min(LOOK_SERVER_MAX);
-        let now = Instant::now();
         let since = *self.rings.quiet_since.get_or_insert(now);
         Some(since + budget).filter(|until| *until > now)
     }
@@ -405,7 +404,7 @@ mod tests {
             let memory = Memfd::create("rings", RINGS_BYTES).unwrap().map().unwrap();
             let memory = Arc::new(memory);
             self.driver.connection.rings_taken(&memory);
-            self.driver.connection.link.look();
+            self.driver.connection.link.begin_to_look();
             Sender::new(memory, Direction::ToServer)
         }
 

@@ -9,8 +9,7 @@ use shorthaul_platform::memory::SharedMapping;
 use shorthaul_platform::socket::Credentials;
 use smallvec::SmallVec;
 
-use super::incoming::Source;
-use super::outgoing::Target;
+use super::call::Open;
 use super::region::Membership;
 use crate::connection::server::Answer;
 use crate::inbox::Inbox;
@@ -40,10 +39,9 @@ struct PeerInner {
 
 /// What a reactor is asked to do.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "completions are what there is most of")]
 pub(crate) enum Command {
     Adopt(std::os::unix::net::UnixStream, Peer, Membership),
-    Complete(Completion),
+    Complete(Box<Completion>),
     Notify {
         connection: u64,
         topic: u32,
@@ -85,8 +83,7 @@ pub(crate) struct Charge {
 #[derive(Debug)]
 pub(crate) struct Spent {
     pub(crate) _mapping: Option<Arc<SharedMapping>>,
-    pub(crate) _target: Target,
-    pub(crate) _upload: Source,
+    pub(crate) _open: Box<Open>,
 }
 
 impl Peer {
@@ -128,7 +125,7 @@ impl Peer {
         self.inner.key
     }
 
-    pub(crate) fn complete(&self, completion: Completion) {
+    pub(crate) fn complete(&self, completion: Box<Completion>) {
         // A reactor that has ended has closed the connection: nobody waits for the answer.
         self.inner.inbox.push(Command::Complete(completion)).ok();
     }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use mio::{Events, Poll, Token};
 use rustc_hash::FxHashMap;
 use shorthaul_platform::socket::{self, Credentials, Wait};
+use smallvec::SmallVec;
 
 use super::call::InboundCall;
 use super::driver::{Driver, End, Event};
@@ -50,6 +51,8 @@ pub(super) struct Reactor {
     looked_into: Vec<u64>,
     /// When all else was last looked at, while there are such.
     polled_at: Instant,
+    /// When the clock was last looked at: that costs as much as some looks into a ring.
+    now: Instant,
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
     mappings: MappingCache,
     /// Mappings and the like that calls on this thread have used.
@@ -97,6 +100,7 @@ impl Reactor {
             run_queue: VecDeque::new(),
             looked_into: Vec::new(),
             polled_at: Instant::now(),
+            now: Instant::now(),
             timers: BinaryHeap::new(),
             mappings,
             spent: Vec::new(),
@@ -111,16 +115,21 @@ impl Reactor {
     pub(super) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         loop {
-            let now = Instant::now();
-            self.obey_all(now);
-            self.accept(now);
+            self.obey_all();
+            self.accept();
             self.take_turns();
-            self.spent.clear();
-            self.expire(now);
-            self.look_after_lent(now);
+            self.expire();
+            self.look_after_lent();
             // Looked at before each sleep: what ended the last connection may wake nobody.
             if self.is_finished() {
                 return Ok(());
+            }
+            // All else can wait for some microseconds.
+            while self.look_into_rings() {
+                if !self.shared.config.inline_handlers {
+                    self.obey_all();
+                }
+                self.take_turns();
             }
             self.sleep(&mut events)?;
             for event in &events {
@@ -130,10 +139,6 @@ impl Reactor {
     }
 
     fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
-        if self.look_into_rings() {
-            events.clear();
-            return Ok(());
-        }
         let is_accepting = self.acceptor.as_ref().is_some_and(Acceptor::may_accept);
         let is_idle = self.run_queue.is_empty() && self.looked_into.is_empty() && !is_accepting;
         let may_sleep = is_idle && self.inbox.fall_asleep();
@@ -142,22 +147,22 @@ impl Reactor {
         if may_sleep {
             self.inbox.wake_up();
         }
-        if !self.looked_into.is_empty() {
-            self.polled_at = Instant::now();
-        }
+        self.now = Instant::now();
+        self.polled_at = self.now;
         match polled {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// Looks for frames in rings for a while, if some are worth it. True if it is too early to
-    /// poll.
+    /// Looks for frames in rings for a while, if some are worth it. True if there is something to
+    /// do and it is too early to poll.
     fn look_into_rings(&mut self) -> bool {
         if self.looked_into.is_empty() {
             return false;
         }
-        let now = if self.run_queue.is_empty() { self.look_on() } else { Instant::now() };
+        let has_news = self.run_queue.is_empty() && self.look_on();
+        let now = self.now;
         for index in (0..self.looked_into.len()).rev() {
             let key = self.looked_into[index];
             let Some(driver) = self.drivers.get(&key) else {
@@ -171,16 +176,20 @@ impl Reactor {
             }
         }
         let is_due = now.saturating_duration_since(self.polled_at) >= LOOK_AROUND;
-        !is_due && !self.run_queue.is_empty()
+        !is_due && (has_news || !self.run_queue.is_empty())
     }
 
-    /// Looks until there is something to do, or it is time to look at all else.
-    fn look_on(&self) -> Instant {
-        let has_some = |key: &u64| {
-            self.drivers.get(key).is_some_and(|driver| driver.connection.link.has_in_ring())
-        };
-        let asks_inbox = !self.shared.config.inline_handlers;
-        look_for(|| self.looked_into.iter().any(has_some) || (asks_inbox && self.inbox.has_some()))
+    /// Looks until there is something to do, or it is time to look at all else. Whether a command
+    /// waits.
+    fn look_on(&mut self) -> bool {
+        let driver = |key: &u64| self.drivers.get(key);
+        let drivers = self.looked_into.iter().filter_map(driver);
+        let rings: SmallVec<[_; RINGS_LOOKED_INTO_MAX]> =
+            drivers.filter_map(|driver| driver.connection.link.watch_ring()).collect();
+        // With inline handlers they are rare.
+        let has_news = || !self.shared.config.inline_handlers && self.inbox.has_some();
+        self.now = look_for(self.now, || rings.iter().any(|has_some| has_some()) || has_news());
+        has_news()
     }
 
     /// Looks into the connection's ring from now on if its next call is likely soon, else tells it
@@ -190,12 +199,12 @@ impl Reactor {
         else {
             return;
         };
-        let until = driver.looks_until();
+        let until = driver.looks_until(self.now);
         let is_listed = driver.rings.looks_until.is_some();
         if until.is_some() && (is_listed || self.looked_into.len() < RINGS_LOOKED_INTO_MAX) {
             driver.rings.looks_until = until;
             if !is_listed {
-                driver.connection.link.look();
+                driver.connection.link.begin_to_look();
                 self.looked_into.push(key);
             }
         } else {
@@ -257,25 +266,30 @@ impl Reactor {
             let Some(key) = self.run_queue.pop_front() else {
                 break;
             };
-            // Asked anew for each: deadlines of calls count from when they are read.
-            if let Err(end) = self.turn(key, Instant::now()) {
+            if let Err(end) = self.turn(key) {
                 self.end(key, end);
             }
+            if !self.run_queue.is_empty() {
+                // Deadlines of calls count from when they are read.
+                self.now = Instant::now();
+            }
         }
+        self.spent.clear();
     }
 
     /// One connection's turn: reads and acts on what came, then writes. Until it is over the
     /// connection counts as queued, so that answers made meanwhile need no turn of their own.
-    fn turn(&mut self, key: u64, now: Instant) -> Result<(), End> {
+    fn turn(&mut self, key: u64) -> Result<(), End> {
         let Some(driver) = self.drivers.get_mut(&key) else {
             return Ok(());
         };
         driver.begin_turn();
         while let Some(driver) = self.drivers.get_mut(&key)
-            && let Some(event) = driver.next_event(now)?
+            && let Some(event) = driver.next_event(self.now)?
         {
-            self.act(key, event, now)?;
+            self.act(key, event)?;
         }
+        let now = self.now;
         let Some(driver) = self.drivers.get_mut(&key) else {
             return Ok(());
         };
@@ -300,13 +314,13 @@ impl Reactor {
         Ok(())
     }
 
-    fn act(&mut self, key: u64, event: Event, now: Instant) -> Result<(), End> {
+    fn act(&mut self, key: u64, event: Event) -> Result<(), End> {
         let Some(driver) = self.drivers.get_mut(&key) else {
             return Ok(());
         };
         match event {
             Event::Call(incoming) => {
-                driver.on_call(now);
+                driver.on_call(self.now);
                 if let IncomingUpload::Inline(memory) = &incoming.upload {
                     driver.request_bytes += memory.len() as u64;
                 }
@@ -325,7 +339,8 @@ impl Reactor {
                 if let Err(status) = call.take_place(driver.membership.account()) {
                     self.answer_untouched(call, status);
                 } else if self.shared.config.inline_handlers {
-                    workers::carry_out(&mut call, &self.shared);
+                    workers::carry_out(&mut call, &self.shared, self.now);
+                    self.now = Instant::now();
                     // There is none yet if the call was deferred.
                     if let Some(completion) = call.take_answer() {
                         self.complete(completion);
@@ -374,18 +389,18 @@ impl Reactor {
         }
     }
 
-    fn obey_all(&mut self, now: Instant) {
+    fn obey_all(&mut self) {
         let mut commands = std::mem::take(&mut self.commands);
         self.inbox.take(&mut commands);
         for command in commands.drain(..) {
-            self.obey(command, now);
+            self.obey(command);
         }
         self.commands = commands;
     }
 
-    fn obey(&mut self, command: Command, now: Instant) {
+    fn obey(&mut self, command: Command) {
         match command {
-            Command::Adopt(socket, peer, membership) => self.adopt(socket, peer, membership, now),
+            Command::Adopt(socket, peer, membership) => self.adopt(socket, peer, membership),
             Command::Complete(completion) => self.complete(completion),
             Command::Notify { connection, topic, data } => {
                 if let Some(driver) = self.drivers.get_mut(&connection)
@@ -398,8 +413,8 @@ impl Reactor {
         }
     }
 
-    fn adopt(&mut self, socket: UnixStream, peer: Peer, membership: Membership, now: Instant) {
-        let key = peer.key();
+    fn adopt(&mut self, socket: UnixStream, peer: Peer, membership: Membership) {
+        let (key, now) = (peer.key(), self.now);
         let purse = self.shared.pool.counted(membership.account().inline_bytes());
         let mut connection = ServerConnection::new(self.shared.config.limits, purse, now);
         if self.shared.config.descriptors != Descriptors::Refuse {
@@ -420,9 +435,9 @@ impl Reactor {
         self.enqueue(key);
     }
 
-    fn complete(&mut self, completion: Completion) {
+    fn complete(&mut self, completion: Box<Completion>) {
         let Completion { connection: key, call, answer, keep, spent, request_bytes, charge } =
-            completion;
+            *completion;
         self.spent.extend(spent);
         let Some(driver) = self.drivers.get_mut(&key) else {
             self.shared.reaper.bury(keep);
@@ -467,7 +482,8 @@ impl Reactor {
     }
 
     /// Looks at the connections whose time has come; most have moved on since and are set anew.
-    fn expire(&mut self, now: Instant) {
+    fn expire(&mut self) {
+        let now = self.now;
         while let Some(Reverse((at, key))) = self.timers.peek().copied()
             && at <= now
         {
@@ -484,10 +500,10 @@ impl Reactor {
     }
 
     /// Lets go of sealed answers that clients have let go of, also while nothing else happens.
-    fn look_after_lent(&mut self, now: Instant) {
-        if now >= self.lent_at {
+    fn look_after_lent(&mut self) {
+        if self.now >= self.lent_at {
             self.lent_rest = (self.lent_rest * 2).min(LENT_REST);
-            self.lent_at = now + self.lent_rest;
+            self.lent_at = self.now + self.lent_rest;
             self.shared.look_after_lent();
         }
     }
@@ -550,7 +566,8 @@ impl Reactor {
         self.drivers.is_empty()
     }
 
-    fn accept(&mut self, now: Instant) {
+    fn accept(&mut self) {
+        let now = self.now;
         let Some(acceptor) = &mut self.acceptor else {
             return;
         };

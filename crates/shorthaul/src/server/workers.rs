@@ -12,14 +12,14 @@ use crate::error::{Code, Status};
 pub(super) fn work(shared: &Shared, queue: &ServiceQueue<InboundCall>) {
     while let Some(Popped { mut call, charged_bytes }) = queue.pop() {
         call.charge(charged_bytes);
-        carry_out(&mut call, shared);
+        carry_out(&mut call, shared, Instant::now());
     }
 }
 
 /// Runs the handler of one call, whatever it does: a call past its deadline is not begun, a panic
 /// is that call's failure alone.
-pub(super) fn carry_out(call: &mut InboundCall, shared: &Shared) {
-    if call.deadline().is_some_and(|deadline| Instant::now() >= deadline) {
+pub(super) fn carry_out(call: &mut InboundCall, shared: &Shared, now: Instant) {
+    if call.deadline().is_some_and(|deadline| now >= deadline) {
         let status = Status::new(Code::DeadlineExceeded, "the deadline passed before it began");
         call.fail(status).ok();
         return;

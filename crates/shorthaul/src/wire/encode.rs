@@ -32,15 +32,15 @@ impl Frame<'_> {
                 Fixed::<{ HEADER_BYTES + 16 }>::new().u64(*region).u64(*bytes).put(out, &[], &[]);
             }
             Self::Registered { region, code, message } => {
-                let fixed = Fixed::<{ HEADER_BYTES + 16 }>::new().u64(*region);
-                put_status(fixed, *code, message, out);
+                let mut fixed = Fixed::<{ HEADER_BYTES + 16 }>::new();
+                put_status(fixed.u64(*region), *code, message, out);
             }
             Self::Notice { topic, data } => {
-                let fixed = Fixed::<{ HEADER_BYTES + 8 }>::new().u32(*topic);
-                fixed.u32(data.len() as u32).put(out, data, &[]);
+                let mut fixed = Fixed::<{ HEADER_BYTES + 8 }>::new();
+                fixed.u32(*topic).u32(data.len() as u32).put(out, data, &[]);
             }
             Self::Goodbye { code, message } | Self::RingsTaken { code, message } => {
-                put_status(Fixed::<{ HEADER_BYTES + 8 }>::new(), *code, message, out);
+                put_status(&mut Fixed::<{ HEADER_BYTES + 8 }>::new(), *code, message, out);
             }
             Self::Rings { bytes } => {
                 Fixed::<{ HEADER_BYTES + 8 }>::new().u64(*bytes).put(out, &[], &[]);
@@ -159,7 +159,12 @@ fn put_reply(reply: &Reply<'_>, out: &mut Vec<u8>) {
         .put_with_parts(out, &reply.parts, reply.response, message.as_bytes());
 }
 
-fn put_status<const N: usize>(fixed: Fixed<N>, code: Code, message: &str, out: &mut Vec<u8>) {
+fn put_status<const N: usize>(
+    fixed: &mut Fixed<N>,
+    code: Code,
+    message: &str,
+    out: &mut Vec<u8>,
+) {
     let message = cut(message);
     fixed.u32(code as u32).u32(message.len() as u32).put(out, message.as_bytes(), &[]);
 }
@@ -178,35 +183,35 @@ impl<const N: usize> Fixed<N> {
     }
 
     #[inline(always)]
-    fn array<const M: usize>(mut self, field: [u8; M]) -> Self {
+    fn array<const M: usize>(&mut self, field: [u8; M]) -> &mut Self {
         self.bytes[self.at..self.at + M].copy_from_slice(&field);
         self.at += M;
         self
     }
 
     #[inline(always)]
-    fn u16(self, field: u16) -> Self {
+    fn u16(&mut self, field: u16) -> &mut Self {
         self.array(field.to_le_bytes())
     }
 
     #[inline(always)]
-    fn u32(self, field: u32) -> Self {
+    fn u32(&mut self, field: u32) -> &mut Self {
         self.array(field.to_le_bytes())
     }
 
     #[inline(always)]
-    fn u64(self, field: u64) -> Self {
+    fn u64(&mut self, field: u64) -> &mut Self {
         self.array(field.to_le_bytes())
     }
 
     #[inline(always)]
-    fn span(self, span: Span) -> Self {
+    fn span(&mut self, span: Span) -> &mut Self {
         self.u64(span.region).u64(span.offset).u64(span.bytes)
     }
 
     /// Puts the whole head, with a table of parts, which is mostly empty, and what comes behind it.
     #[inline]
-    fn put_with_parts(self, out: &mut Vec<u8>, parts: &Parts, first: &[u8], second: &[u8]) {
+    fn put_with_parts(&self, out: &mut Vec<u8>, parts: &Parts, first: &[u8], second: &[u8]) {
         if parts.lengths().len() == 0 {
             return self.put(out, first, second);
         }
@@ -217,7 +222,7 @@ impl<const N: usize> Fixed<N> {
 
     /// Puts the whole head, with what comes behind the fixed part.
     #[inline]
-    fn put(self, out: &mut Vec<u8>, first: &[u8], second: &[u8]) {
+    fn put(&self, out: &mut Vec<u8>, first: &[u8], second: &[u8]) {
         debug_assert_eq!(self.at, N, "every field is put");
         out.reserve(N + first.len() + second.len());
         out.extend_from_slice(&self.bytes);

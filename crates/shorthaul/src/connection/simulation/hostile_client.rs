@@ -133,7 +133,7 @@ impl Run {
             ServerEvent::Call(incoming) => {
                 assert!(self.running.iter().all(|other| other.call != incoming.call));
                 self.check_call(&incoming);
-                self.running.push(incoming);
+                self.running.push(*incoming);
                 self.reach.calls += 1;
             }
             ServerEvent::Register { region, bytes, descriptor } => {

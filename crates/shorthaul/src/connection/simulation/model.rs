@@ -176,7 +176,7 @@ impl Model {
                 assert!(!call.has_arrived, "call {} came twice", incoming.call);
                 call.has_arrived = true;
                 call.check_arrival(&incoming, pair.now);
-                self.running.push(incoming);
+                self.running.push(*incoming);
             }
             ServerEvent::Register { region, bytes, descriptor } => {
                 let known = self.regions.get_mut(&region).unwrap();
