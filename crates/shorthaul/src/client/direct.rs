@@ -51,6 +51,8 @@ pub struct DirectClient {
     reaper: LazyReaper,
     next_id: u64,
     dead: Option<Error>,
+    /// The answer that came last, on its way to the caller.
+    answered: Option<Outcome>,
     /// Answers to calls that were started; each has a [`Begun`] that waits for it.
     kept: Vec<Kept>,
     patience: Patience,
@@ -120,8 +122,8 @@ impl Home for Released {
 
 /// What came of one step.
 enum Step {
-    /// Boxed: it is moved several times on its way to the caller.
-    Answered(u64, Box<Outcome>),
+    /// A call is answered: by what is in `DirectClient::answered`.
+    Answered(u64),
     Registered(u64, Result<(), Status>),
     Other,
     /// Nothing more is here.
@@ -168,6 +170,7 @@ impl DirectClient {
             reaper: LazyReaper::new("shorthaul-reap"),
             next_id: 1,
             dead: None,
+            answered: None,
             kept: Vec::new(),
             patience: Patience::new(options.wait),
             looks_until: None,
@@ -408,11 +411,15 @@ impl DirectClient {
         self.looks_until = looks_until(since, look, deadline);
         loop {
             match self.step(borrowed, deadline).map_err(CallError::without_buffers)? {
-                Some(Step::Answered(answered, outcome)) if answered == call => {
-                    self.patience.learn(self.now.saturating_duration_since(since));
-                    return (*outcome)?.open(&self.common);
+                Some(Step::Answered(answered)) => {
+                    // Or the late answer to an earlier call, which is dropped.
+                    if let Some(outcome) = self.answered.take()
+                        && answered == call
+                    {
+                        self.patience.learn(self.now.saturating_duration_since(since));
+                        return outcome?.open(&self.common);
+                    }
                 }
-                // The late answer to an earlier call.
                 Some(_) => {}
                 None => {
                     self.patience.learn(self.now.saturating_duration_since(since));
@@ -610,7 +617,10 @@ impl DirectClient {
             ClientEvent::Answered { token: Token { call, held, wanted }, answer } => {
                 let outcome = outcome(answer, held, &self.common);
                 match wanted {
-                    None => Step::Answered(call, Box::new(outcome)),
+                    None => {
+                        self.answered = Some(outcome);
+                        Step::Answered(call)
+                    }
                     Some(wanted) => {
                         // Those that nobody will ask for any more go.
                         self.kept.retain(|kept| kept.wanted.strong_count() > 0);

@@ -154,14 +154,16 @@ fn decode_hello(mut fields: Fields<'_>) -> Result<Frame<'static>, WireError> {
 
 fn decode_call<'a>(fields: &mut Fields<'a>, header: &Header) -> Result<Call<'a>, WireError> {
     let kind = Kind::Call;
-    let (call, remaining_ns) = (fields.u64(), fields.u64());
-    let (fill, upload) = (fields.u8(), fields.u8());
-    let (method_bytes, request_bytes) = (fields.u16(), fields.u32());
-    let fill = decode_fill(fill, &fields.span())?;
-    let (inline_bytes, sealed_bytes) = (fields.u64(), fields.u64());
-    let upload = decode_upload(upload, &fields.span(), header.payload_bytes)?;
-    let inline_first_bytes = fields.u32();
-    let (parts, reserved) = (fields.u16(), fields.u16());
+    let fixed: [u8; CALL_BYTES] = fields.array();
+    let mut fixed = Fields { rest: &fixed };
+    let (call, remaining_ns) = (fixed.u64(), fixed.u64());
+    let (fill, upload) = (fixed.u8(), fixed.u8());
+    let (method_bytes, request_bytes) = (fixed.u16(), fixed.u32());
+    let fill = decode_fill(fill, &fixed.span())?;
+    let (inline_bytes, sealed_bytes) = (fixed.u64(), fixed.u64());
+    let upload = decode_upload(upload, &fixed.span(), header.payload_bytes)?;
+    let inline_first_bytes = fixed.u32();
+    let (parts, reserved) = (fixed.u16(), fixed.u16());
     if reserved != 0 {
         return Err(WireError::Reserved(kind));
     }
@@ -211,17 +213,19 @@ fn decode_upload(number: u8, span: &Span, inline_bytes: u64) -> Result<Upload, W
 
 fn decode_reply<'a>(fields: &mut Fields<'a>, header: &Header) -> Result<Reply<'a>, WireError> {
     let kind = Kind::Reply;
-    let call = fields.u64();
-    let code = code(fields.u32())?;
-    let lane = fields.u8();
-    if fields.u8() != 0 {
+    let fixed: [u8; REPLY_BYTES] = fields.array();
+    let mut fixed = Fields { rest: &fixed };
+    let call = fixed.u64();
+    let code = code(fixed.u32())?;
+    let lane = fixed.u8();
+    if fixed.u8() != 0 {
         return Err(WireError::Reserved(kind));
     }
     let lane = LaneNumber::from_number(lane).ok_or(WireError::UnknownLane(lane))?;
-    let parts = fields.u16();
-    let payload_bytes = fields.u64();
-    let (response_bytes, message_bytes) = (fields.u32(), fields.u32());
-    let offset = fields.u64();
+    let parts = fixed.u16();
+    let payload_bytes = fixed.u64();
+    let (response_bytes, message_bytes) = (fixed.u32(), fixed.u32());
+    let offset = fixed.u64();
     if lane != LaneNumber::Sealed && offset != 0 {
         return Err(WireError::Reserved(kind));
     }
@@ -278,8 +282,8 @@ impl Kind {
     pub(super) const fn body_bytes_min(self) -> u32 {
         match self {
             Self::Hello => 56,
-            Self::Call => 96,
-            Self::Reply => 40,
+            Self::Call => CALL_BYTES as u32,
+            Self::Reply => REPLY_BYTES as u32,
             Self::Register | Self::Registered => 16,
             Self::Cancel | Self::Release | Self::Notice | Self::Goodbye => 8,
             Self::Rings | Self::RingsTaken => 8,
@@ -322,6 +326,9 @@ impl LaneNumber {
     }
 }
 
+/// Bytes of the fixed part of a CALL's body, and of a REPLY's.
+pub(super) const CALL_BYTES: usize = 96;
+pub(super) const REPLY_BYTES: usize = 40;
 pub(super) const FILL_NONE: u8 = 0;
 pub(super) const FILL_REGION: u8 = 1;
 pub(super) const FILL_ONE_SHOT: u8 = 2;
@@ -338,6 +345,9 @@ struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
+    /// The next bytes. Of so many that they hold the whole fixed part of a frame, the places of its
+    /// fields are known to the compiler.
+    #[inline(always)]
     fn array<const N: usize>(&mut self) -> [u8; N] {
         match self.rest.split_first_chunk::<N>() {
             Some((field, rest)) => {
@@ -348,22 +358,27 @@ impl<'a> Fields<'a> {
         }
     }
 
+    #[inline(always)]
     fn u8(&mut self) -> u8 {
         u8::from_le_bytes(self.array())
     }
 
+    #[inline(always)]
     fn u16(&mut self) -> u16 {
         u16::from_le_bytes(self.array())
     }
 
+    #[inline(always)]
     fn u32(&mut self) -> u32 {
         u32::from_le_bytes(self.array())
     }
 
+    #[inline(always)]
     fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.array())
     }
 
+    #[inline(always)]
     fn span(&mut self) -> Span {
         Span { region: self.u64(), offset: self.u64(), bytes: self.u64() }
     }

@@ -1,8 +1,8 @@
 //! Frames to bytes.
 
 use super::decode::{
-    FILL_DESCRIPTOR, FILL_NONE, FILL_ONE_SHOT, FILL_REGION, UPLOAD_INLINE, UPLOAD_REGION,
-    UPLOAD_SEALED,
+    CALL_BYTES, FILL_DESCRIPTOR, FILL_NONE, FILL_ONE_SHOT, FILL_REGION, REPLY_BYTES, UPLOAD_INLINE,
+    UPLOAD_REGION, UPLOAD_SEALED,
 };
 use super::{Call, Fill, Frame, HEADER_BYTES, Header, Hello, Kind, MAGIC, Reply, Span, Upload};
 use crate::error::Code;
@@ -129,7 +129,7 @@ fn put_call(call: &Call<'_>, out: &mut Vec<u8>) {
         Upload::Region(span) => (UPLOAD_REGION, span),
         Upload::Sealed { offset, bytes } => (UPLOAD_SEALED, Span { region: 0, offset, bytes }),
     };
-    Fixed::<{ HEADER_BYTES + 96 }>::new()
+    Fixed::<{ HEADER_BYTES + CALL_BYTES }>::new()
         .u64(call.call)
         .u64(call.remaining_ns)
         .array([fill, upload])
@@ -147,7 +147,7 @@ fn put_call(call: &Call<'_>, out: &mut Vec<u8>) {
 
 fn put_reply(reply: &Reply<'_>, out: &mut Vec<u8>) {
     let message = cut(reply.message);
-    Fixed::<{ HEADER_BYTES + 40 }>::new()
+    Fixed::<{ HEADER_BYTES + REPLY_BYTES }>::new()
         .u64(reply.call)
         .u32(reply.code as u32)
         .array([reply.lane as u8, 0])
@@ -159,12 +159,7 @@ fn put_reply(reply: &Reply<'_>, out: &mut Vec<u8>) {
         .put_with_parts(out, &reply.parts, reply.response, message.as_bytes());
 }
 
-fn put_status<const N: usize>(
-    fixed: &mut Fixed<N>,
-    code: Code,
-    message: &str,
-    out: &mut Vec<u8>,
-) {
+fn put_status<const N: usize>(fixed: &mut Fixed<N>, code: Code, message: &str, out: &mut Vec<u8>) {
     let message = cut(message);
     fixed.u32(code as u32).u32(message.len() as u32).put(out, message.as_bytes(), &[]);
 }
