@@ -54,19 +54,37 @@ impl AddAssign for Usage {
 /// # References
 /// getrusage(2) `RUSAGE_SELF`
 pub fn process_usage() -> io::Result<Usage> {
-    let mut found = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel writes one `rusage`, for which there is room.
-    if unsafe { libc::getrusage(libc::RUSAGE_SELF, found.as_mut_ptr()) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a C struct of integers, for which all bytes are valid, zeroed and then filled.
-    let found = unsafe { found.assume_init() };
-    let count = |number: libc::c_long| u64::try_from(number).unwrap_or(0);
+    let found = rusage(libc::RUSAGE_SELF)?;
     Ok(Usage {
         cpu: duration(found.ru_utime) + duration(found.ru_stime),
         context_switches: count(found.ru_nvcsw) + count(found.ru_nivcsw),
         page_faults: count(found.ru_minflt) + count(found.ru_majflt),
     })
+}
+
+/// How often this thread was made to leave its CPU to another one, since it began.
+///
+/// # Errors
+/// Those of getrusage(2).
+///
+/// # References
+/// getrusage(2) `RUSAGE_THREAD`, `ru_nivcsw`
+pub fn thread_preemptions() -> io::Result<u64> {
+    Ok(count(rusage(libc::RUSAGE_THREAD)?.ru_nivcsw))
+}
+
+fn rusage(whose: libc::c_int) -> io::Result<libc::rusage> {
+    let mut found = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel writes one `rusage`, for which there is room.
+    if unsafe { libc::getrusage(whose, found.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a C struct of integers, for which all bytes are valid, zeroed and then filled.
+    Ok(unsafe { found.assume_init() })
+}
+
+fn count(number: libc::c_long) -> u64 {
+    u64::try_from(number).unwrap_or(0)
 }
 
 /// The time that all threads of a process have spent on CPUs, to the nanosecond.

@@ -1,9 +1,11 @@
 //! How to wait for a peer: asleep, looking, or looking for as long as it has paid so far.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use shorthaul_platform::topology::Topology;
+use shorthaul_platform::usage::thread_preemptions;
 
 /// How to wait for the other side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,7 +13,8 @@ pub enum Wait {
     /// Asleep. Costs no CPU time, and two wake-ups for each call.
     Block,
     /// Looking at memory that both sides share for as long as it has paid so far, at most 0.25 ms,
-    /// and asleep after that. A connection that is idle costs nothing.
+    /// and asleep after that. A connection that is idle costs nothing. While other threads want the
+    /// CPUs nobody looks.
     #[default]
     Adaptive,
     /// Looking, until the call's deadline. A server looks only while a call is expected soon, as
@@ -46,6 +49,7 @@ impl Patience {
         match self.wait {
             _ if peers_cpu == Some(cpu) => Duration::ZERO,
             Wait::Block => Duration::ZERO,
+            Wait::Adaptive if RIVALS.get().rests() => Duration::ZERO,
             Wait::Adaptive => self.budget,
             Wait::Spin => Duration::MAX,
         }
@@ -74,17 +78,66 @@ pub(crate) fn cpu() -> u32 {
 #[inline]
 pub(crate) fn look_for(since: Instant, is_there: impl Fn() -> bool) -> Instant {
     let until = since + LOOK_AROUND;
+    let mut last = since;
     loop {
+        let mut is_here = false;
         for _ in 0..LOOKS_PER_CLOCK {
-            if is_there() {
-                return Instant::now();
+            is_here = is_there();
+            if is_here {
+                break;
             }
             std::hint::spin_loop();
         }
         let now = Instant::now();
-        if now >= until {
+        if now.saturating_duration_since(last) >= ABSENCE_MIN {
+            RIVALS.set(RIVALS.get().after_absence(now));
+        }
+        if is_here || now >= until {
             return now;
         }
+        last = now;
+    }
+}
+
+thread_local! {
+    static RIVALS: Cell<Rivals> = const { Cell::new(Rivals::NONE) };
+}
+
+/// What a thread knows of others that want the CPU on which it looks: while there are such, looking
+/// keeps them, and maybe the very one that is waited for, from running.
+#[derive(Clone, Copy, Debug)]
+struct Rivals {
+    /// How often this thread had to leave its CPU, when that was last asked.
+    preemptions: Option<u64>,
+    /// Nobody looks until then, for so long in all.
+    rests_until: Option<Instant>,
+    rest: Duration,
+}
+
+impl Rivals {
+    const NONE: Self = Self { preemptions: None, rests_until: None, rest: Duration::ZERO };
+
+    /// This thread looked, and was somewhere else for a while: made to, or held up by an interrupt.
+    #[cold]
+    fn after_absence(self, now: Instant) -> Self {
+        thread_preemptions().map_or(self, |preemptions| self.after(preemptions, now))
+    }
+
+    fn after(self, preemptions: u64, now: Instant) -> Self {
+        let is_first = self.preemptions.is_none();
+        let seen = Self { preemptions: Some(preemptions), ..self };
+        if is_first || self.preemptions == Some(preemptions) {
+            return seen;
+        }
+        // Soon again: it was not by chance.
+        let is_again = self.rests_until.is_some_and(|until| now < until + self.rest);
+        let rest = if is_again { (self.rest * 2).min(REST_MAX) } else { REST_MIN };
+        Self { rests_until: Some(now + rest), rest, ..seen }
+    }
+
+    #[inline]
+    fn rests(&self) -> bool {
+        self.rests_until.is_some_and(|until| Instant::now() < until)
     }
 }
 
@@ -102,6 +155,11 @@ fn can_be_apart() -> bool {
 const LOOK_MAX: Duration = Duration::from_micros(250);
 /// Less is not worth beginning.
 const LOOK_MIN: Duration = Duration::from_micros(1);
+/// Away for so long while looking: somebody else may have had the CPU.
+const ABSENCE_MIN: Duration = Duration::from_micros(20);
+/// Whoever has rivals looks no more for so long at first, and at most.
+const REST_MIN: Duration = Duration::from_millis(10);
+const REST_MAX: Duration = Duration::from_millis(160);
 /// How often is looked at what takes a system call to look at.
 pub(crate) const LOOK_AROUND: Duration = Duration::from_micros(10);
 /// The clock costs as much as some looks.
@@ -138,6 +196,23 @@ mod tests {
             assert_eq!(patience.budget(Some(3), 3), Duration::ZERO);
             assert_eq!(patience.budget(Some(2), 3).is_zero(), wait == Wait::Block);
         }
+    }
+
+    #[test]
+    fn who_has_rivals_rests_and_longer_each_time() {
+        let start = Instant::now();
+        let rivals = Rivals::NONE.after(7, start);
+        assert!(rivals.rests_until.is_none(), "what was before the first question is not known");
+        assert!(rivals.after(7, start).rests_until.is_none(), "an interrupt");
+        let (mut rivals, mut now) = (rivals.after(8, start), start);
+        let mut rest = REST_MIN;
+        for preemptions in 9..20 {
+            assert_eq!(rivals.rests_until, Some(now + rest));
+            now += rest + Duration::from_millis(3);
+            (rivals, rest) = (rivals.after(preemptions, now), (rest * 2).min(REST_MAX));
+        }
+        now += REST_MAX * 3;
+        assert_eq!(rivals.after(100, now).rest, REST_MIN, "by chance");
     }
 
     #[test]
