@@ -1,8 +1,10 @@
 //! Shorthaul itself.
 
-use anyhow::{Result, ensure};
+use std::collections::VecDeque;
+
+use anyhow::{Context, Result, ensure};
 use shorthaul::{
-    Buffer, Client, ClientOptions, DirectClient, InboundCall, Pending, Reply, Server,
+    Buffer, Call, Client, ClientOptions, DirectClient, InboundCall, Pending, Reply, Server,
     ServerOptions, Status, Wait,
 };
 
@@ -74,7 +76,7 @@ impl Peer for Way {
     }
 
     fn habits(&self) -> Habits {
-        Habits { pipelines: matches!(self.caller, Who::Threads), ..Habits::default() }
+        Habits { pipelines: true, ..Habits::default() }
     }
 
     fn serve(&self, meeting: &Meeting) -> Result<()> {
@@ -94,11 +96,10 @@ impl Peer for Way {
         Ok(match self.caller {
             Who::Direct => {
                 let mut client = DirectClient::connect_with(meeting.socket(), &options)?;
-                let buffer = match self.into {
-                    Into::Buffer => Some(client.buffer(meeting.bytes.max(1))?),
-                    Into::Inline => None,
-                };
-                Box::new(Direct { client, buffer })
+                let count = if let Into::Buffer = self.into { meeting.in_flight } else { 0 };
+                let buffers = (0..count).map(|_| client.buffer(meeting.bytes.max(1)));
+                let buffers = buffers.collect::<shorthaul::Result<_>>()?;
+                Box::new(Direct { client, into: self.into, buffers })
             }
             Who::Threads => {
                 let client = Client::connect_with(meeting.socket(), &options)?;
@@ -129,31 +130,53 @@ fn check(request: Request, reply: &Reply) -> Result<()> {
 
 struct Direct {
     client: DirectClient,
-    /// None on the inline lane.
-    buffer: Option<Buffer>,
+    into: Into,
+    /// Those that no call has; none on the inline lane.
+    buffers: Vec<Buffer>,
+}
+
+impl Direct {
+    fn call<'a>(
+        &'a mut self,
+        request: Request,
+        encoded: &'a [u8],
+    ) -> Result<Call<'a, &'a mut DirectClient>> {
+        let call = self.client.call(METHOD).request(encoded);
+        Ok(match (request.payload_bytes(), self.into) {
+            (0, _) => call,
+            (bytes, Into::Inline) => call.inline(bytes),
+            (_, Into::Buffer) => call.into(self.buffers.pop().context("a buffer was lost")?),
+        })
+    }
+
+    fn take(&mut self, request: Request, reply: Reply) -> Result<()> {
+        check(request, &reply)?;
+        self.buffers.extend(reply.into_buffer());
+        Ok(())
+    }
 }
 
 impl Caller for Direct {
     fn run(&mut self, load: &Load) -> Result<()> {
-        while let Some(request) = load.next() {
-            let encoded = request.encode();
-            let call = self.client.call(METHOD).request(&encoded);
-            let bytes = request.payload_bytes();
-            let reply = match self.buffer.take() {
-                Some(buffer) if bytes == 0 => {
-                    self.buffer = Some(buffer);
-                    call.send()?
-                }
-                Some(buffer) => call.into(buffer).send()?,
-                None if bytes == 0 => call.send()?,
-                None => call.inline(bytes).send()?,
-            };
-            check(request, &reply)?;
-            if self.buffer.is_none() {
-                self.buffer = reply.into_buffer();
+        if load.in_flight() == 1 {
+            while let Some(request) = load.next() {
+                let reply = self.call(request, &request.encode())?.send()?;
+                self.take(request, reply)?;
             }
+            return Ok(());
         }
-        Ok(())
+        let mut open = VecDeque::new();
+        loop {
+            while open.len() < load.in_flight() {
+                let Some(request) = load.next() else { break };
+                let encoded = request.encode();
+                let call = self.call(request, &encoded)?;
+                open.push_back((request, DirectClient::start(call)?));
+            }
+            let Some((request, begun)) = open.pop_front() else { return Ok(()) };
+            let reply = self.client.finish(begun)?;
+            self.take(request, reply)?;
+        }
     }
 }
 
@@ -165,7 +188,7 @@ struct Threads {
 
 impl Caller for Threads {
     fn run(&mut self, load: &Load) -> Result<()> {
-        let mut open = std::collections::VecDeque::new();
+        let mut open = VecDeque::new();
         loop {
             while open.len() < load.in_flight() {
                 let Some(request) = load.next() else { break };
