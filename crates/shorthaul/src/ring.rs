@@ -184,6 +184,11 @@ impl<M: Memory> Receiver<M> {
         }
     }
 
+    /// Whether this side has said that it looks.
+    pub(crate) fn looks(&self) -> bool {
+        self.looks
+    }
+
     /// Says that this side looks from now on.
     pub(crate) fn begin_to_look(&mut self) {
         if !self.looks {

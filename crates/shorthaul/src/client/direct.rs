@@ -377,8 +377,10 @@ impl DirectClient {
             // Memory for this call alone took its time to be made.
             self.look_at_clock();
         }
-        let look = self.begin_to_look();
+        // One that looks already goes on, and sends first: the rest is done while the server works.
+        let look = (!self.connection.link.looks()).then(|| self.begin_to_look());
         let call = self.put(prepared, remaining, wanted);
+        let look = look.unwrap_or_else(|| self.begin_to_look());
         Ok(Sent { call, deadline, look, since: self.now, borrowed })
     }
 
@@ -512,10 +514,9 @@ impl DirectClient {
             self.frames_in_turn += 1;
             return self.on_event(event).map(Some);
         }
-        if self.frames_in_turn > CLIENT_TURN_FRAMES_MAX / 2 {
+        if self.frames_in_turn >= FRAMES_PER_CLOCK {
             self.look_at_clock();
         }
-        self.frames_in_turn = 0;
         self.give_up_released();
         let flushed = self.flush(borrowed, self.now)?;
         if self.now >= by {
@@ -735,7 +736,7 @@ impl DirectClient {
     }
 
     fn look_at_clock(&mut self) -> Instant {
-        self.now = Instant::now();
+        (self.now, self.frames_in_turn) = (Instant::now(), 0);
         self.now
     }
 
@@ -765,5 +766,7 @@ fn looks_until(since: Instant, look: Duration, deadline: Instant) -> Option<Inst
     (!look.is_zero()).then(|| since.checked_add(look).unwrap_or(deadline))
 }
 
+/// Frames taken in before the clock is looked at, should nothing else have done so.
+const FRAMES_PER_CLOCK: usize = 16;
 /// What a wait may be late or early by.
 const TIMEOUT_SLACK: Duration = Duration::from_millis(1);

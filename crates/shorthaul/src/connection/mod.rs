@@ -233,6 +233,11 @@ impl<D> Link<D> {
         }
     }
 
+    /// Whether this side has told the peer that it looks into its ring.
+    pub(crate) fn looks(&self) -> bool {
+        self.assembler.ring().is_some_and(Receiver::looks)
+    }
+
     /// Tells the peer that this side looks into its ring from now on.
     pub(crate) fn begin_to_look(&mut self) {
         if let Some(ring) = self.assembler.ring_mut() {

@@ -53,6 +53,8 @@ pub(super) struct Reactor {
     polled_at: Instant,
     /// When the clock was last looked at: that costs as much as some looks into a ring.
     now: Instant,
+    /// Looks into rings.
+    looks: u32,
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
     mappings: MappingCache,
     /// Mappings and the like that calls on this thread have used.
@@ -101,6 +103,7 @@ impl Reactor {
             looked_into: Vec::new(),
             polled_at: Instant::now(),
             now: Instant::now(),
+            looks: 0,
             timers: BinaryHeap::new(),
             mappings,
             spent: Vec::new(),
@@ -162,6 +165,10 @@ impl Reactor {
             return false;
         }
         let has_news = self.run_queue.is_empty() && self.look_on();
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(LOOKS_PER_CLOCK) {
+            self.now = Instant::now();
+        }
         let now = self.now;
         for index in (0..self.looked_into.len()).rev() {
             let key = self.looked_into[index];
@@ -340,11 +347,12 @@ impl Reactor {
                     self.answer_untouched(call, status);
                 } else if self.shared.config.inline_handlers {
                     workers::carry_out(&mut call, &self.shared, self.now);
-                    self.now = Instant::now();
                     // There is none yet if the call was deferred.
                     if let Some(completion) = call.take_answer() {
                         self.complete(completion);
                     }
+                    // Behind the answer, which nobody should wait longer for.
+                    self.now = Instant::now();
                 } else {
                     self.shared.enqueue(key, call);
                 }
@@ -445,6 +453,10 @@ impl Reactor {
             self.look_after_lent_soon();
             return;
         };
+        let moved_bytes = answer.moved_bytes();
+        let inline_bytes = answer.payload.as_ref().map_or(0, |_| moved_bytes);
+        // First of all: its client may look for it.
+        driver.connection.answer(call, answer);
         for (region_key, mapping) in keep {
             let is_registered = |region: &Arc<Region>| region.key() == region_key;
             // A region that was released meanwhile has nobody to forget its mapping later.
@@ -457,14 +469,12 @@ impl Reactor {
                 self.shared.reaper.bury(unwanted);
             }
         }
-        let inline_bytes = answer.payload.as_ref().map_or(0, |_| answer.moved_bytes());
         driver.request_bytes -= request_bytes;
         driver.unsent_bytes += inline_bytes;
         driver.peer.end(call);
         if let Some(charge) = charge {
-            self.shared.answered(key, charge, answer.moved_bytes(), inline_bytes);
+            self.shared.answered(key, charge, moved_bytes, inline_bytes);
         }
-        driver.connection.answer(call, answer);
         self.enqueue(key);
     }
 
@@ -714,4 +724,6 @@ const BELL: Token = Token(0);
 const LISTENER: Token = Token(1);
 const _: () = assert!((LISTENER.0 as u64) < super::shared::FIRST_KEY);
 const EVENTS_MAX: usize = 256;
+/// Looks that found something before the clock is looked at, should nothing else have done so.
+const LOOKS_PER_CLOCK: u32 = 16;
 const ACCEPTS_PER_TURN: usize = 64;
