@@ -162,7 +162,7 @@ impl<D, R: Clone> ServerConnection<D, R> {
                 return Ok(Some(ServerEvent::Discard(descriptor)));
             }
             let is_open = self.link.is_open();
-            let Some(assembled) = self.link.assembler.next()? else {
+            let Some(mut assembled) = self.link.assembler.next()? else {
                 return Ok(None);
             };
             let is_from_ring = assembled.is_from_ring;
@@ -177,7 +177,7 @@ impl<D, R: Clone> ServerConnection<D, R> {
                     self.table.refuse(assembled.descriptors);
                     return Err(Violation::Unexpected("the hello must come first"));
                 }
-                _ => self.table.on_frame(assembled, &mut self.link.outbox, now)?,
+                _ => self.table.on_frame(&mut assembled, &mut self.link.outbox, now)?,
             };
             if event.is_some() || is_from_ring {
                 return Ok(event.or(Some(ServerEvent::Passed)));
@@ -247,21 +247,23 @@ impl<D, R: Clone> ServerConnection<D, R> {
 impl<D, R: Clone> Table<D, R> {
     fn on_frame(
         &mut self,
-        assembled: Assembled<'_, D>,
+        assembled: &mut Assembled<'_, D>,
         outbox: &mut Outbox<D>,
         now: Instant,
     ) -> Result<Option<ServerEvent<D, R>>, Violation> {
-        let Assembled { frame, descriptors, payload, .. } = assembled;
-        match frame {
-            Frame::Call(call) => self.on_call(call, descriptors, payload, outbox, now),
-            Frame::Register { region, bytes } => {
+        let descriptors = assembled.descriptors.take();
+        match &mut assembled.frame {
+            Frame::Call(call) => {
+                self.on_call(call, descriptors, assembled.payload.take(), outbox, now)
+            }
+            &mut Frame::Register { region, bytes } => {
                 self.on_register(region, bytes, descriptors, outbox)
             }
-            Frame::Release { region } => {
+            &mut Frame::Release { region } => {
                 let released = self.regions.remove(&region);
                 Ok(released.map(|(handle, _)| ServerEvent::Released(handle)))
             }
-            Frame::Cancel { call } => {
+            &mut Frame::Cancel { call } => {
                 // One that crosses its call's answer, or comes again, has nothing to do.
                 let progress = self.calls.get_mut(&call).filter(|p| **p == Progress::Open);
                 Ok(progress.map(|progress| {
@@ -270,7 +272,7 @@ impl<D, R: Clone> Table<D, R> {
                 }))
             }
             Frame::Goodbye { .. } => Ok(Some(ServerEvent::Goodbye)),
-            Frame::Rings { bytes } => self.on_rings(bytes, descriptors, outbox),
+            &mut Frame::Rings { bytes } => self.on_rings(bytes, descriptors, outbox),
             Frame::Bell => Ok(None),
             _ => {
                 self.refuse(descriptors);
@@ -281,7 +283,7 @@ impl<D, R: Clone> Table<D, R> {
 
     fn on_call(
         &mut self,
-        call: Call<'_>,
+        call: &mut Call<'_>,
         descriptors: Option<Claim<D>>,
         payload: Option<PooledMemory>,
         outbox: &mut Outbox<D>,
@@ -291,7 +293,7 @@ impl<D, R: Clone> Table<D, R> {
             self.refuse(descriptors);
             return Err(Violation::Unexpected("a call with the id of one that is open"));
         }
-        let (fill, upload) = match self.memory(&call, descriptors, payload) {
+        let (fill, upload) = match self.memory(call, descriptors, payload) {
             Ok(memory) => memory,
             Err(status) => {
                 push_answer(outbox, call.call, Answer::failure(status));
@@ -303,7 +305,7 @@ impl<D, R: Clone> Table<D, R> {
         let remaining = Duration::from_nanos(call.remaining_ns);
         let deadline = (call.remaining_ns > 0).then(|| now.checked_add(remaining)).flatten();
         let method_bytes = call.method.len();
-        let Call { call, room, parts, .. } = call;
+        let (call, room, parts) = (call.call, call.room, std::mem::take(&mut call.parts));
         let incoming =
             IncomingCall { call, deadline, text, method_bytes, room, fill, upload, parts };
         Ok(Some(ServerEvent::Call(Box::new(incoming))))
