@@ -42,7 +42,7 @@ impl Looking {
         budget
     }
 
-    /// Whether to look on for an answer that has been waited for so long; if so, the server is told.
+    /// Whether to look on for an answer that has been waited for so long; then the server is told.
     pub(super) fn goes_on(&self, link: &mut Link<OwnedFd>, waited: Duration) -> bool {
         let goes_on = link.has_rings() && self.budget(link) > waited;
         if goes_on {

@@ -238,8 +238,8 @@ impl Reactor {
         self.connection.start(outgoing, payload, descriptors, Token { ticket, held });
     }
 
-    /// Reads until ring and socket are empty, or the turn is over: a server may send notices without
-    /// end.
+    /// Reads until ring and socket are empty, or the turn is over: a server may send notices for
+    /// ever.
     fn read(&mut self, now: Instant) -> Result<()> {
         self.is_busy = false;
         let mut frames = 0;
