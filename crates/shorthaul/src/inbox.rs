@@ -3,11 +3,12 @@
 use std::fmt;
 use std::io;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 use mio::{Registry, Token};
 
 use crate::limits::INBOX_MAX;
-use crate::sync::{Mutex, MutexGuard, Waker};
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Waker};
 
 /// Commands for one reactor.
 ///
@@ -15,6 +16,8 @@ use crate::sync::{Mutex, MutexGuard, Waker};
 /// it goes to sleep only with the queue seen empty, and whoever fills it next sees it asleep.
 pub(crate) struct Inbox<C> {
     state: Mutex<State<C>>,
+    /// Whether a command waits: written under the lock, and read without it by who only looks.
+    has_some: AtomicBool,
     bell: Waker,
 }
 
@@ -28,7 +31,8 @@ impl<C> Inbox<C> {
     /// An inbox whose bell is an event with `token`.
     pub(crate) fn new(registry: &Registry, token: Token) -> io::Result<Self> {
         let state = State { commands: Vec::new(), is_asleep: false, is_closed: false };
-        Ok(Self { state: Mutex::new(state), bell: Waker::new(registry, token)? })
+        let (state, has_some) = (Mutex::new(state), AtomicBool::new(false));
+        Ok(Self { state, has_some, bell: Waker::new(registry, token)? })
     }
 
     /// Adds a command of a kind whose number is bounded elsewhere; gives it back when the reactor
@@ -57,12 +61,15 @@ impl<C> Inbox<C> {
     /// Moves all commands into `taken`, which is empty; its memory is used for the next ones.
     pub(crate) fn take(&self, taken: &mut Vec<C>) {
         debug_assert!(taken.is_empty());
-        std::mem::swap(&mut self.lock().commands, taken);
+        let mut state = self.lock();
+        std::mem::swap(&mut state.commands, taken);
+        self.has_some.store(false, Ordering::Relaxed);
     }
 
-    /// Whether a command waits.
+    /// Whether a command waits, as far as is seen yet. Cheap: to be asked again and again, by who
+    /// asks [`Inbox::fall_asleep`] before it sleeps.
     pub(crate) fn has_some(&self) -> bool {
-        !self.lock().commands.is_empty()
+        self.has_some.load(Ordering::Relaxed)
     }
 
     /// Takes no more commands; returns those that nobody will obey.
@@ -84,7 +91,9 @@ impl<C> Inbox<C> {
         self.lock().is_asleep = false;
     }
 
+    /// Says, of a command that was just added, that it is there.
     fn ring(&self, mut state: MutexGuard<'_, State<C>>) {
+        self.has_some.store(true, Ordering::Relaxed);
         if std::mem::take(&mut state.is_asleep) {
             drop(state);
             // An eventfd write fails only when its counter is full, which is as good as rung.

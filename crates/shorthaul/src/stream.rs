@@ -12,8 +12,9 @@ use crate::connection::{Arrival, Link, Violation};
 /// What one read brought.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Read {
-    /// 0 is the end of the stream.
     pub(crate) bytes: usize,
+    /// Whether it found the end of the stream: nothing came though there was room.
+    pub(crate) is_end: bool,
     /// Whether nothing was left in the socket: fewer bytes came than there was room for. (Not so
     /// when descriptors came: the kernel stops behind them.)
     ///
@@ -66,7 +67,7 @@ pub(crate) fn receive_with(
     };
     let bytes = received.bytes;
     link.received(bytes, arrival, now()).map_err(ReceiveError::Violation)?;
-    Ok(Read { bytes, is_drained: none_came && bytes < room })
+    Ok(Read { bytes, is_end: bytes == 0 && room > 0, is_drained: none_came && bytes < room })
 }
 
 /// Writes until there is nothing to write, the socket takes no more, or `bytes_max` bytes or more

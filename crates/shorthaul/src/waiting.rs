@@ -17,7 +17,8 @@ pub enum Wait {
     /// CPUs nobody looks.
     #[default]
     Adaptive,
-    /// Looking, until the call's deadline. A server looks only while a call is expected soon, as
+    /// Looking, until the call's deadline; the reactor of a [`Client`](crate::Client) as long as
+    /// somebody waits for an answer. A server looks only while a call is expected soon, as
     /// with [`Wait::Adaptive`], but for 10 ms.
     ///
     /// Whatever is chosen, nobody looks while both sides are on the same CPU: it would only keep

@@ -104,7 +104,7 @@ pub(crate) struct RpcArgs {
     #[arg(long, value_enum, default_value_t = Consume::Sample)]
     consume: Consume,
 
-    /// How both sides wait for each other, in direct mode; in threads mode all wait asleep.
+    /// How both sides wait for each other: in threads mode the reactors; callers and workers sleep.
     #[arg(long, value_enum, default_value_t = WaitKind::Adaptive)]
     wait: WaitKind,
 

@@ -23,7 +23,7 @@ pub(crate) enum Source {
     Warm,
 }
 
-/// How both sides wait for each other, in direct mode.
+/// How both sides wait for each other, but for callers and workers in threads mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum WaitKind {
@@ -47,7 +47,7 @@ impl WaitKind {
 
     /// What is printed beside every table.
     pub(crate) fn description(self) -> String {
-        format!("direct mode waits by {}", self.name())
+        format!("client and server wait by {}", self.name())
     }
 
     pub(crate) fn wait(self) -> Wait {

@@ -44,9 +44,9 @@ pub struct ClientOptions {
     /// Vouches for the server: replies then give slices of buffers that it has filled, where they
     /// would give copies.
     pub trust: Option<Trust>,
-    /// How a [`DirectClient`](crate::DirectClient) waits for an answer. One that looks shares
-    /// memory with the server for that, made when it first pays. (A [`Client`](crate::Client)
-    /// waits asleep.)
+    /// How an answer is waited for: by a [`DirectClient`](crate::DirectClient), or by the reactor
+    /// thread of a [`Client`](crate::Client), whose callers always sleep. Who looks shares memory
+    /// with the server for that, made when it first pays.
     pub wait: Wait,
     /// Where automatic choices of a lane change their mind.
     pub auto: AutoPolicy,
@@ -217,7 +217,7 @@ impl<T> Connected<T> {
     /// True when the server's hello is here.
     fn receive(&mut self, now: Instant) -> Result<bool> {
         match stream::receive(self.socket.as_fd(), &mut self.connection.link, now) {
-            Ok(read) if read.bytes == 0 => return Err(lost(io::ErrorKind::UnexpectedEof.into())),
+            Ok(read) if read.is_end => return Err(lost(io::ErrorKind::UnexpectedEof.into())),
             Ok(_) => {}
             Err(ReceiveError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(ReceiveError::Io(error)) => return Err(lost(error)),

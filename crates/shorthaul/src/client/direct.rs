@@ -14,6 +14,7 @@ use shorthaul_platform::socket::{Credentials, Wait};
 use super::buffer::{Buffer, Home};
 use super::call::{Call, Outgoing, sealed};
 use super::connect::{self, ClientOptions, Connected, broken, lost};
+use super::looking::Looking;
 use super::notices::{Notice, Notices};
 use super::prepare::{Choices, MEMFD_NAME, Prepared, Way, ensure_region_bytes, wire_ns};
 use super::reply::{CallError, Common, Held, Outcome, Reply, outcome};
@@ -22,11 +23,10 @@ use crate::error::{Code, Error, Result, Status};
 use crate::lane::LaneCounts;
 use crate::limits::{CLIENT_TURN_FRAMES_MAX, FRAME_STALL_TIMEOUT, Limits};
 use crate::origin::Origin;
-use crate::ring::RINGS_BYTES;
 use crate::stream::{self, Flushed, ReceiveError};
 use crate::threads::{LazyReaper, after, deadline_after};
 use crate::undertaker;
-use crate::waiting::{self, Patience, look_for};
+use crate::waiting::look_for;
 
 /// A connection whose caller does its own socket I/O: two hops per call instead of four. It serves
 /// one caller at a time; for several, see [`DirectPool`](super::DirectPool) or
@@ -55,10 +55,9 @@ pub struct DirectClient {
     answered: Option<Outcome>,
     /// Answers to calls that were started; each has a [`Begun`] that waits for it.
     kept: Vec<Kept>,
-    patience: Patience,
+    looking: Looking,
     /// How long to look into the ring before sleeping.
     looks_until: Option<Instant>,
-    has_offered_rings: bool,
     /// The socket has ended, but an answer may be in the ring.
     has_seen_end: bool,
     /// Frames that were taken in since the clock was looked at.
@@ -172,9 +171,8 @@ impl DirectClient {
             dead: None,
             answered: None,
             kept: Vec::new(),
-            patience: Patience::new(options.wait),
+            looking: Looking::new(options.wait),
             looks_until: None,
-            has_offered_rings: false,
             has_seen_end: false,
             frames_in_turn: 0,
             now: Instant::now(),
@@ -301,13 +299,13 @@ impl DirectClient {
             let error = Error::Misuse("the call was started by another client".into());
             return Err(CallError::without_buffers(error));
         }
-        let look = self.begin_to_look();
+        let look = self.looking.begin(&mut self.connection);
         let since = self.look_at_clock();
         self.looks_until = looks_until(since, look, begun.deadline);
         loop {
             let is_it = |kept: &Kept| Arc::as_ptr(&begun.under_way) == kept.wanted.as_ptr();
             if let Some(index) = self.kept.iter().position(is_it) {
-                self.patience.learn(self.now.saturating_duration_since(since));
+                self.looking.learn(self.now.saturating_duration_since(since));
                 return self.kept.swap_remove(index).outcome?.open(&self.common);
             }
             if let Err(error) = self.ensure_alive() {
@@ -378,34 +376,11 @@ impl DirectClient {
             self.look_at_clock();
         }
         // One that looks already goes on, and sends first: the rest is done while the server works.
-        let look = (!self.connection.link.looks()).then(|| self.begin_to_look());
+        let look =
+            (!self.connection.link.looks()).then(|| self.looking.begin(&mut self.connection));
         let call = self.put(prepared, remaining, wanted);
-        let look = look.unwrap_or_else(|| self.begin_to_look());
+        let look = look.unwrap_or_else(|| self.looking.begin(&mut self.connection));
         Ok(Sent { call, deadline, look, since: self.now, borrowed })
-    }
-
-    /// Decides how long to look for the answer to the next call, and tells the server.
-    fn begin_to_look(&mut self) -> Duration {
-        let link = &mut self.connection.link;
-        if !self.patience.may_look() || !link.peer_takes_rings() {
-            return Duration::ZERO;
-        }
-        let cpu = waiting::cpu();
-        link.show_cpu(cpu);
-        let budget = self.patience.budget(link.peers_cpu(), cpu);
-        if budget.is_zero() {
-            return budget;
-        }
-        if link.has_rings() {
-            link.begin_to_look();
-        } else if !self.has_offered_rings {
-            // Without memory for them all goes on through the socket.
-            self.has_offered_rings = true;
-            if let Ok((memory, memfd)) = registrable(RINGS_BYTES, HugePages::Never) {
-                self.connection.offer_rings(Arc::new(memory), memfd.into_descriptor());
-            }
-        }
-        budget
     }
 
     fn wait_for(&mut self, sent: Sent<'_>) -> Outcome {
@@ -418,13 +393,13 @@ impl DirectClient {
                     if let Some(outcome) = self.answered.take()
                         && answered == call
                     {
-                        self.patience.learn(self.now.saturating_duration_since(since));
+                        self.looking.learn(self.now.saturating_duration_since(since));
                         return outcome?.open(&self.common);
                     }
                 }
                 Some(_) => {}
                 None => {
-                    self.patience.learn(self.now.saturating_duration_since(since));
+                    self.looking.learn(self.now.saturating_duration_since(since));
                     return Err(self.give_up(call, borrowed));
                 }
             }
@@ -596,20 +571,24 @@ impl DirectClient {
             *now
         };
         match stream::receive_with(self.socket.as_fd(), link, wait, &mut look_at_clock) {
-            Ok(read) if read.bytes == 0 => {
-                let is_news = !std::mem::replace(&mut self.has_seen_end, true);
-                if is_news && self.connection.link.has_in_ring() {
-                    return Ok(Step::Other);
-                }
-                Err(lost(io::ErrorKind::UnexpectedEof.into()))
-            }
+            Ok(read) if read.is_end => self.on_end(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) => Ok(Step::Other),
             Err(ReceiveError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
                 look_at_clock();
                 Ok(Step::Dry)
             }
-            Err(ReceiveError::Io(error)) => Err(lost(error)),
+            Err(ReceiveError::Io(error)) => self.on_end(error),
             Err(ReceiveError::Violation(violation)) => Err(broken(violation)),
+        }
+    }
+
+    /// The socket has ended. What is in the ring comes before that.
+    fn on_end(&mut self, error: io::Error) -> Result<Step> {
+        let is_news = !std::mem::replace(&mut self.has_seen_end, true);
+        if is_news && self.connection.link.has_in_ring() {
+            Ok(Step::Other)
+        } else {
+            Err(lost(error))
         }
     }
 
@@ -676,7 +655,7 @@ impl DirectClient {
                 }
                 frames += 1;
             }
-            if read.bytes == 0 || frames >= CLIENT_TURN_FRAMES_MAX {
+            if read.is_end || frames >= CLIENT_TURN_FRAMES_MAX {
                 return None;
             }
         }

@@ -6,6 +6,7 @@ mod buffer;
 mod call;
 mod connect;
 mod direct;
+mod looking;
 mod notices;
 mod pool;
 mod prepare;

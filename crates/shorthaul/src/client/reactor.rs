@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use super::Shared;
 use super::connect::{ClientOptions, Connected, Socket, broken, let_go_of_strangers, lost};
+use super::looking::Looking;
 use super::notices::NoticeBoard;
 use super::prepare::{Prepared, wire_ns};
 use super::reply::{CallError, Held, outcome};
@@ -28,6 +29,7 @@ use crate::payload::{MessageBytes, PooledMemory, concat};
 use crate::stream::{self, Flushed, ReceiveError};
 use crate::threads::LazyReaper;
 use crate::undertaker;
+use crate::waiting::{LOOK_AROUND, look_for};
 use crate::wire::{Room, Upload};
 
 /// What the callers' threads ask of the reactor.
@@ -101,7 +103,14 @@ pub(super) struct Reactor {
     is_busy: bool,
     /// The poll has seen the end of the stream, which it tells once: a short read is not the last.
     is_read_closed: bool,
+    /// The socket has ended, but an answer may be in the ring.
+    has_seen_end: bool,
     waits_for_writing: bool,
+    looking: Looking,
+    /// When the last call was sent, or the last answer came; until one is heard.
+    waits_since: Option<Instant>,
+    /// When all else than the ring was last looked at, once there are rings.
+    polled_at: Instant,
 }
 
 impl Reactor {
@@ -134,7 +143,11 @@ impl Reactor {
             is_readable: true,
             is_busy: false,
             is_read_closed: false,
+            has_seen_end: false,
             waits_for_writing: false,
+            looking: Looking::new(options.wait),
+            waits_since: None,
+            polled_at: Instant::now(),
         };
         let hook = options.on_thread_start.clone();
         let run = move || reactor.run(hook.as_deref());
@@ -166,6 +179,11 @@ impl Reactor {
         loop {
             self.shared.inbox.take(&mut commands);
             let now = Instant::now();
+            if commands.iter().any(|command| matches!(command, Command::Call(_))) {
+                // First, so that the answers may come through the ring.
+                self.looking.begin(&mut self.connection);
+                self.waits_since = Some(now);
+            }
             for command in commands.drain(..) {
                 if let Command::Stop = command {
                     return Ok(());
@@ -177,7 +195,7 @@ impl Reactor {
             while let Some(event) = self.connection.handle_timeout(now).map_err(broken)? {
                 self.on_event(event)?;
             }
-            self.sleep(&mut events).map_err(lost)?;
+            self.wait(&mut events, now)?;
             for event in events.iter().filter(|event| event.token() == SOCKET) {
                 self.is_readable = true;
                 self.is_read_closed |= event.is_read_closed();
@@ -190,7 +208,10 @@ impl Reactor {
             Command::Call(submission) => self.start_call(submission, now),
             Command::Cancel(call) => {
                 // False if its answer has just come.
-                self.connection.cancel(call, now);
+                let was_waited_for = self.connection.cancel(call, now);
+                if was_waited_for && self.connection.waiting_calls() == 0 {
+                    self.end_wait();
+                }
             }
             Command::Register { region, bytes, descriptor, answer } => {
                 self.registrations.push((region, answer));
@@ -217,7 +238,8 @@ impl Reactor {
         self.connection.start(outgoing, payload, descriptors, Token { ticket, held });
     }
 
-    /// Reads until the socket is empty, or the turn is over: a server may send notices without end.
+    /// Reads until ring and socket are empty, or the turn is over: a server may send notices for
+    /// ever.
     fn read(&mut self, now: Instant) -> Result<()> {
         self.is_busy = false;
         let mut frames = 0;
@@ -228,28 +250,40 @@ impl Reactor {
                 self.on_event(event)?;
                 frames += 1;
             }
-            if frames >= CLIENT_TURN_FRAMES_MAX {
-                self.is_busy = true;
-                return Ok(());
-            }
-            if !self.is_readable {
+            self.is_busy = frames >= CLIENT_TURN_FRAMES_MAX;
+            // A ring that never runs dry does not hide that the server has gone.
+            if !self.is_readable || (self.is_busy && !self.is_read_closed) {
                 return Ok(());
             }
             match stream::receive(self.socket.as_fd(), &mut self.connection.link, now) {
-                Ok(read) if read.bytes == 0 => {
-                    return Err(lost(io::ErrorKind::UnexpectedEof.into()));
+                Ok(read) if read.is_end => {
+                    self.on_end(io::ErrorKind::UnexpectedEof.into())?;
+                    // No more is in the ring than a turn takes.
+                    frames = 0;
                 }
                 Ok(read) => self.is_readable = !read.is_drained || self.is_read_closed,
                 Err(ReceiveError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.is_readable = false;
                 }
-                Err(ReceiveError::Io(error)) => return Err(lost(error)),
+                Err(ReceiveError::Io(error)) => {
+                    self.on_end(error)?;
+                    frames = 0;
+                }
                 Err(ReceiveError::Violation(violation)) => {
                     self.say_goodbye(&violation, now);
                     return Err(broken(violation));
                 }
             }
+            if self.is_busy {
+                return Ok(());
+            }
         }
+    }
+
+    /// The socket has ended. What is in the ring comes before that.
+    fn on_end(&mut self, error: io::Error) -> Result<()> {
+        let is_news = !std::mem::replace(&mut self.has_seen_end, true);
+        if is_news && self.connection.link.has_in_ring() { Ok(()) } else { Err(lost(error)) }
     }
 
     fn next_event(&mut self) -> Result<Option<ClientEvent<OwnedFd, Token>>> {
@@ -264,6 +298,7 @@ impl Reactor {
     fn on_event(&mut self, event: ClientEvent<OwnedFd, Token>) -> Result<()> {
         match event {
             ClientEvent::Answered { token, answer } => {
+                self.end_wait();
                 let outcome = outcome(answer, token.held, &self.shared.common);
                 if let Err(nobody_waits) = token.ticket.answer(outcome) {
                     self.bury(nobody_waits);
@@ -314,8 +349,53 @@ impl Reactor {
         Ok(())
     }
 
-    fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
-        let may_sleep = !self.is_busy && self.shared.inbox.fall_asleep();
+    /// Waits for something to do: looking while that pays, else asleep.
+    fn wait(&mut self, events: &mut Events, now: Instant) -> Result<()> {
+        let looks = !self.is_busy && self.is_looking(now);
+        if looks && !self.look_on(now) {
+            events.clear();
+            return Ok(());
+        }
+        let may_sleep = !self.is_busy
+            && !looks
+            && self.connection.link.fall_asleep().map_err(broken)?
+            && self.shared.inbox.fall_asleep();
+        self.poll(events, may_sleep).map_err(lost)?;
+        if self.connection.link.has_rings() {
+            self.polled_at = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Whether to look for an answer, now that all that was here is taken.
+    fn is_looking(&mut self, now: Instant) -> bool {
+        if self.connection.waiting_calls() == 0 {
+            self.waits_since = None;
+            return false;
+        }
+        let since = *self.waits_since.get_or_insert(now);
+        let waited = now.saturating_duration_since(since);
+        self.looking.goes_on(&mut self.connection.link, waited)
+    }
+
+    /// Looks for a few microseconds. Whether it is time to poll.
+    fn look_on(&self, now: Instant) -> bool {
+        // What is there already has just come, or waits for a frame of the socket's.
+        let is_due = self.connection.link.has_in_ring();
+        let in_ring = self.connection.link.watch_ring();
+        let in_ring = || in_ring.as_ref().is_some_and(|has_some| has_some());
+        let now = look_for(now, || in_ring() || self.shared.inbox.has_some());
+        is_due || now.saturating_duration_since(self.polled_at) >= LOOK_AROUND
+    }
+
+    /// An answer has come, or nobody waits for one any more: learns how long that took.
+    fn end_wait(&mut self) {
+        if let Some(since) = self.waits_since.take() {
+            self.looking.learn(since.elapsed());
+        }
+    }
+
+    fn poll(&mut self, events: &mut Events, may_sleep: bool) -> io::Result<()> {
         let until = |by: Instant| by.saturating_duration_since(Instant::now());
         let timeout =
             if may_sleep { self.connection.deadline().map(until) } else { Some(Duration::ZERO) };

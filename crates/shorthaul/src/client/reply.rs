@@ -78,7 +78,7 @@ pub(super) struct Guess {
 
 impl Held {
     /// The end of a call that has no answer, but whose memory is the client's.
-    pub(super) fn into_error(mut self: Box<Self>, error: Error) -> CallError {
+    pub(super) fn into_error(mut self, error: Error) -> CallError {
         self.give_back();
         CallError::new(error, self.answer.take(), self.upload.take())
             .with_descriptor_bytes(self.descriptor_bytes)

@@ -29,6 +29,8 @@ pub(crate) struct ClientConnection<D, T> {
 #[derive(Debug)]
 struct Table<D, T> {
     calls: FxHashMap<u64, OpenCall<T>>,
+    /// How many of them somebody waits for.
+    waiting: usize,
     /// Cancelled calls by the time their acknowledgement is due, which is the order they came in.
     unacknowledged: VecDeque<(Instant, u64)>,
     retired_bytes: u64,
@@ -115,6 +117,7 @@ impl<D, T> ClientConnection<D, T> {
         link.push_hello(VERSION);
         let table = Table {
             calls: FxHashMap::default(),
+            waiting: 0,
             unacknowledged: VecDeque::new(),
             retired_bytes: 0,
             refused: Vec::new(),
@@ -210,6 +213,7 @@ impl<D, T> ClientConnection<D, T> {
         let shared_bytes = room.fill.memory_bytes() + upload_bytes_shared(upload);
         let state = CallState::Waiting(token);
         self.table.calls.insert(id, OpenCall { room, shared_bytes, state });
+        self.table.waiting += 1;
     }
 
     /// Takes a call back: its token comes out as `LetGo` or `Retired`. False if it is not waiting.
@@ -224,6 +228,7 @@ impl<D, T> ClientConnection<D, T> {
                 return false;
             }
         }
+        self.table.waiting -= 1;
         self.table.unacknowledged.push_back((now + CANCEL_ACK_TIMEOUT, call));
         self.link.push(Frame::Cancel { call });
         true
@@ -242,6 +247,11 @@ impl<D, T> ClientConnection<D, T> {
     /// Calls that are not answered, cancelled ones included.
     pub(crate) fn open_calls(&self) -> usize {
         self.table.calls.len()
+    }
+
+    /// Calls that somebody waits for.
+    pub(crate) fn waiting_calls(&self) -> usize {
+        self.table.waiting
     }
 
     /// When [`Self::handle_timeout`] has something to do.
@@ -276,6 +286,7 @@ impl<D, T> ClientConnection<D, T> {
             calls.values().filter(move |open| wanted(&open.state))
         };
         let cancelled = is(|state| matches!(state, CallState::Cancelled(_))).count();
+        assert_eq!(self.waiting_calls(), is(|s| matches!(s, CallState::Waiting(_))).count());
         let retired = is(|state| matches!(state, CallState::Retired));
         let sum: u64 = retired.map(|open| open.shared_bytes).sum();
         // The call whose end was one too many counts, but is not retired.
@@ -287,6 +298,7 @@ impl<D, T> ClientConnection<D, T> {
     /// The connection is gone: every token that is still out comes back.
     pub(crate) fn drain_tokens(&mut self) -> impl Iterator<Item = T> {
         let calls = std::mem::take(&mut self.table.calls);
+        self.table.waiting = 0;
         calls.into_values().filter_map(|open| match open.state {
             CallState::Waiting(token) | CallState::Cancelled(token) => Some(token),
             CallState::Retired => None,
@@ -322,6 +334,7 @@ impl<D, T> Table<D, T> {
         let open = entry.remove();
         Ok(match open.state {
             CallState::Waiting(token) => {
+                self.waiting -= 1;
                 let answer = Answered {
                     parts: if status.is_none() { reply.parts.clone() } else { Parts::default() },
                     status,

@@ -301,7 +301,7 @@ impl Driver {
             Err(stream::ReceiveError::Io(_)) => return Err(End::Closed),
             Err(stream::ReceiveError::Violation(violation)) => return Err(violation.into()),
         };
-        self.is_half_closed = read.bytes == 0;
+        self.is_half_closed = read.is_end;
         if self.is_half_closed {
             // Nothing grows any more, and nobody is late: answers may take as long as they do.
             self.connection.link.pause_reading();

@@ -57,8 +57,8 @@ pub struct ServerOptions {
     /// Runs handlers on the reactors instead: two context switches fewer, for handlers that are
     /// known to be quick. A slow one holds up every connection of its reactor.
     pub inline_handlers: bool,
-    /// How reactors wait for the next call of a client that they share rings with: of a
-    /// [`DirectClient`](crate::DirectClient) that doesn't wait asleep.
+    /// How reactors wait for the next call of a client that they share rings with: of one that
+    /// doesn't wait asleep.
     pub wait: Wait,
     /// What each client is allowed, as the hello tells it.
     pub limits: Limits,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shorthaul::{
     Client, ClientOptions, DirectClient, FillMethod, FillPolicy, InboundCall, Lane, Parts, Reason,
-    Reply, SealedObject, ServerOptions, Status, parts_bytes,
+    Reply, SealedObject, ServerOptions, Status, Wait, parts_bytes,
 };
 use shorthaul_platform::memory::Trust;
 
@@ -232,9 +232,12 @@ fn trusting() -> Trust {
 fn every_lane_both_ways() {
     for inline_handlers in [false, true] {
         for trust in [None, Some(trusting())] {
-            let options = ServerOptions { inline_handlers, trust, ..ServerOptions::default() };
+            // Both ways of looking, with and without workers.
+            let wait = if trust.is_some() { Wait::Spin } else { Wait::Adaptive };
+            let options =
+                ServerOptions { inline_handlers, trust, wait, ..ServerOptions::default() };
             let running = start(options, serve);
-            let options = ClientOptions { trust, ..ClientOptions::default() };
+            let options = ClientOptions { trust, wait, ..ClientOptions::default() };
             for mut caller in callers(&running, &options) {
                 answers(&mut caller, &SIZES, trust.is_some());
                 uploads(&mut caller, &SIZES);

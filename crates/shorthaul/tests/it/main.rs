@@ -16,6 +16,7 @@ mod kill;
 mod lanes;
 mod large;
 mod load;
+mod looking;
 mod pages;
 mod peers;
 mod relay;

@@ -231,7 +231,7 @@ impl Failed {
 
 /// "put" takes a pattern, "stats" tells of the server, "never" ends with its call's time, "fail"
 /// fails half-way; the others answer a pattern.
-fn serve(call: &mut InboundCall) -> Result<(), Status> {
+pub(super) fn serve(call: &mut InboundCall) -> Result<(), Status> {
     match call.method() {
         "put" => {
             let (bytes, seed) = (payload_bytes(call), call.request()[8]);

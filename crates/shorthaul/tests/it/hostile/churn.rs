@@ -48,7 +48,7 @@ fn a_client_keeps_nothing_that_it_sent() {
         // Rings would be made at any time, and are kept.
         let options = ClientOptions { wait: Wait::Block, ..ClientOptions::default() };
         let mut direct = DirectClient::connect_with(&stage.path, &options).unwrap();
-        let threaded = Client::connect(&stage.path).unwrap();
+        let threaded = Client::connect_with(&stage.path, &options).unwrap();
         stage.census = super::Census::take();
         let object = SealedObject::copy_of(&pattern(HONEST_BYTES, 1)).unwrap();
         let mut request = 5000_u64.to_le_bytes().to_vec();

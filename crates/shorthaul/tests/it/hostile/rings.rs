@@ -1,25 +1,29 @@
-//! Rings by hand, after docs/PROTOCOL.md: clients that use them as they should, and otherwise.
+//! Rings by hand, after docs/PROTOCOL.md: peers that use them as they should, and otherwise.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use shorthaul::{ClientOptions, DirectClient, Error, Lane, Server, ServerOptions, Wait};
+use shorthaul::{Client, ClientOptions, DirectClient, Error, Lane, Server, ServerOptions, Wait};
 use shorthaul_platform::memory::{Memfd, PeerMemfd, SharedMapping};
 use shorthaul_platform::store::Store;
 use shorthaul_platform::usage::process_cpu_time;
 
 use super::raw::{self, Place, Raw};
-use super::{Stage, isolated, pattern};
+use super::{Stage, eventually, isolated, pattern};
 use crate::service::PATIENCE;
 
 /// Puts something into the rings that doesn't belong there.
 type Spoil<'a> = dyn Fn(&mut Rings) + 'a;
 
-/// A client's rings, and what it has put in and taken out.
+/// One side's rings, and what it has put in and taken out.
 struct Rings {
     memory: SharedMapping,
+    /// Where the ring starts that this side puts in, and the one that it takes out of.
+    out: usize,
+    into: usize,
     produced: u32,
     consumed: u32,
     /// Frames sent through the socket.
@@ -33,7 +37,19 @@ impl Rings {
         let memory = memfd.map().unwrap();
         raw.send_with(&rings(BYTES as u64), &[memfd.as_fd()]);
         assert_eq!(raw.rings_taken().code, raw::OK);
-        Self { memory, produced: 0, consumed: 0, sent: 2 }
+        Self { memory, out: 0, into: TO_CLIENT, produced: 0, consumed: 0, sent: 2 }
+    }
+
+    /// A server's, of a client that offers some with its first call; and that call.
+    fn of_client(raw: &mut Raw) -> (Self, u64) {
+        raw.expect(raw::HELLO);
+        raw.send(&raw::hello_with(raw::RINGS_FEATURE));
+        let file = raw.expect(raw::RINGS).descriptors.pop().unwrap();
+        let memory = PeerMemfd::parse(file, BYTES as u64).unwrap().map().unwrap();
+        raw.send(&raw::frame(raw::RINGS_TAKEN, 0, &[0; 8], &[]));
+        let call = raw::u64_at(&raw.expect(raw::CALL).body, 0);
+        let rings = Self { memory, out: TO_CLIENT, into: 0, produced: 0, consumed: 0, sent: 2 };
+        (rings, call)
     }
 
     fn word(&self, at: usize) -> u32 {
@@ -44,19 +60,19 @@ impl Rings {
         self.memory.word(at).store(value);
     }
 
-    /// Puts a frame in; whether the server looks.
+    /// Puts a frame in; whether the other side looks.
     fn put(&mut self, frame: &[u8], after: u32) -> bool {
         let mut record = (frame.len() as u32).to_le_bytes().to_vec();
         record.extend_from_slice(&after.to_le_bytes());
         record.extend_from_slice(frame);
         for (index, byte) in record.iter().enumerate() {
             let at = (self.produced as usize + index) % DATA_BYTES;
-            self.memory.copy_in(DATA + at, &[*byte], Store::Ordinary);
+            self.memory.copy_in(self.out + DATA + at, &[*byte], Store::Ordinary);
         }
         self.produced += (record.len() as u32).next_multiple_of(64);
-        self.set(PRODUCED, self.produced);
+        self.set(self.out + PRODUCED, self.produced);
         fence(Ordering::SeqCst);
-        self.word(LOOKS) == 1
+        self.word(self.out + LOOKS) == 1
     }
 
     /// Puts something in and wakes nobody.
@@ -64,7 +80,7 @@ impl Rings {
         self.put(frame, 0);
     }
 
-    /// Puts a frame in and wakes the server for it.
+    /// Puts a frame in and wakes the other side for it.
     fn send(&mut self, raw: &mut Raw, frame: &[u8]) {
         if !self.put(frame, self.sent) {
             self.bell(raw);
@@ -76,21 +92,21 @@ impl Rings {
         raw.send(&raw::frame(raw::BELL, 0, &[], &[]));
     }
 
-    /// The next frame out of the server's ring.
+    /// The next frame out of the other side's ring.
     fn take(&mut self) -> Vec<u8> {
         let by = Instant::now() + PATIENCE;
-        while self.word(TO_CLIENT + PRODUCED) == self.consumed {
+        while self.word(self.into + PRODUCED) == self.consumed {
             assert!(Instant::now() < by, "nothing came");
             std::thread::yield_now();
         }
-        let at = TO_CLIENT + DATA + self.consumed as usize % DATA_BYTES;
+        let at = self.into + DATA + self.consumed as usize % DATA_BYTES;
         let mut frame = vec![0; self.word(at) as usize];
         for (index, byte) in frame.iter_mut().enumerate() {
             let at = (self.consumed as usize + 8 + index) % DATA_BYTES;
-            self.memory.copy_out(TO_CLIENT + DATA + at, std::slice::from_mut(byte));
+            self.memory.copy_out(self.into + DATA + at, std::slice::from_mut(byte));
         }
         self.consumed += (frame.len() as u32 + 8).next_multiple_of(64);
-        self.set(TO_CLIENT + CONSUMED, self.consumed);
+        self.set(self.into + CONSUMED, self.consumed);
         frame
     }
 }
@@ -353,6 +369,101 @@ fn a_server_that_never_stops_talking_keeps_no_client() {
     });
 }
 
+/// The same, for a client whose reactor looks: its callers are told in time, and so is it.
+#[test]
+fn a_server_that_never_stops_talking_keeps_no_caller() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| talk_without_end(Raw::over(ours), &is_over));
+        let options = ClientOptions { wait: Wait::Spin, ..ClientOptions::default() };
+        let client = Client::from_stream(theirs, &options).unwrap();
+        client.call("answered").deadline(PATIENCE).send().unwrap();
+        let call = || client.call("not answered").deadline(SHORT).send().unwrap_err();
+        std::thread::scope(|scope| {
+            let calling: Vec<_> = (0..3).map(|_| scope.spawn(call)).collect();
+            for failed in calling.into_iter().map(|calling| calling.join().unwrap()) {
+                assert!(matches!(failed.error(), Error::DeadlineExceeded), "{failed}");
+            }
+        });
+        is_over.store(true, Ordering::Relaxed);
+        let failed = client.call("nobody is there").deadline(PATIENCE).send().unwrap_err();
+        assert!(matches!(failed.error(), Error::ConnectionLost(_)), "{failed}");
+    });
+}
+
+/// A client's reactor that looks: calls and answers go through the rings alone, and it says that it
+/// sleeps whenever nobody waits.
+#[test]
+fn calls_of_many_threads_go_through_rings() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (tell, is_asleep) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || answer_through_rings(Raw::over(ours), &tell));
+        let options = ClientOptions { wait: Wait::Spin, ..ClientOptions::default() };
+        let client = Client::from_stream(theirs, &options).unwrap();
+        let call = |request: &[u8]| client.call("").request(request).deadline(PATIENCE).send();
+        assert_eq!(call(b"first").unwrap().response(), b"");
+        let call_often = |seed: u8| {
+            for turn in 0..CALLS_BY_HAND {
+                let request = pattern(turn % 500, seed);
+                assert_eq!(call(&request).unwrap().response(), request);
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..CALLERS as u8).for_each(|seed| drop(scope.spawn(move || call_often(seed))));
+        });
+        is_asleep.recv_timeout(PATIENCE).unwrap();
+        // One whose time passes is no reason to look, though the server never answers it.
+        let late = client.call("").request(b"last").deadline(SHORT).send().unwrap_err();
+        assert!(matches!(late.error(), Error::DeadlineExceeded), "{late}");
+        assert_eq!(client.open_calls(), 1);
+        is_asleep.recv_timeout(PATIENCE).unwrap();
+        let lost = client.call("").request(b"lost").deadline(PATIENCE).send().unwrap();
+        assert_eq!(lost.response(), b"lost", "what is in the ring comes before the end");
+    });
+}
+
+/// Sends back what calls ask, through the ring; the server's side of the test above.
+fn answer_through_rings(mut raw: Raw, asleep: &Sender<()>) {
+    let (mut rings, first) = Rings::of_client(&mut raw);
+    // From the second call on.
+    rings.set(LOOKS, 1);
+    rings.sent += 1;
+    raw.send(&raw::frame(raw::REPLY, 0, &raw::reply_body(first, 0, 0, 0), &[]));
+    let see_it_asleep = |rings: &Rings| {
+        eventually("the client sleeps", || rings.word(TO_CLIENT + LOOKS) == 0);
+        asleep.send(()).unwrap();
+    };
+    let is_socket_empty = |raw: &Raw| rustix::io::ioctl_fionread(&raw.socket).unwrap() == 0;
+    for _ in 0..CALLERS * CALLS_BY_HAND {
+        let call = rings.take();
+        assert!(is_socket_empty(&raw), "nothing comes through the socket");
+        assert_eq!(rings.word(TO_CLIENT + LOOKS), 1, "it looks for the answer");
+        // When it is there it may have been taken, and the client asleep again.
+        rings.send(&mut raw, &echoed(&call));
+    }
+    see_it_asleep(&rings);
+    let last = rings.take();
+    let cancel = rings.take();
+    assert_eq!((cancel[0], &cancel[16..24]), (raw::CANCEL, &last[16..24]));
+    see_it_asleep(&rings);
+    let lost = rings.take();
+    assert!(is_socket_empty(&raw));
+    rings.put(&echoed(&lost), rings.sent);
+}
+
+/// The answer to a CALL without bulk: its own request.
+fn echoed(call: &[u8]) -> Vec<u8> {
+    assert_eq!(call[0], raw::CALL);
+    let id = u64::from_le_bytes(call[16..24].try_into().unwrap());
+    let request_bytes = raw::u32_at(call, 16 + 20) as usize;
+    let mut body = raw::reply_body(id, raw::OK, raw::LANE_NONE, 0);
+    body[24..28].copy_from_slice(&(request_bytes as u32).to_le_bytes());
+    body.extend_from_slice(&call[call.len() - request_bytes..]);
+    raw::frame(raw::REPLY, 0, &body, &[])
+}
+
 /// Answers one call, then says through the ring that there is news, again and again; hangs up when
 /// it is over, and talks on for a while.
 fn talk_without_end(mut server: Raw, is_over: &AtomicBool) {
@@ -393,6 +504,8 @@ fn talk_without_end(mut server: Raw, is_over: &AtomicBool) {
     }
 }
 
+const CALLERS: usize = 4;
+const CALLS_BY_HAND: usize = 500;
 const SHORT: Duration = Duration::from_millis(200);
 const BYTES: usize = 66_560;
 const DATA_BYTES: usize = 32 << 10;

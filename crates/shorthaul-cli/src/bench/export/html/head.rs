@@ -49,7 +49,7 @@ fn facts(report: &Report) -> Markup {
         ("mitigations", mitigations),
         ("writer", report.source.description().to_owned()),
         ("reader", report.consume.description().trim_start_matches("reader ").to_owned()),
-        ("direct mode waits by", report.wait.name().to_owned()),
+        ("client and server wait by", report.wait.name().to_owned()),
     ];
     html! {
         dl class="facts" {
