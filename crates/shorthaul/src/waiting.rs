@@ -136,7 +136,7 @@ impl Rivals {
             return seen;
         }
         // Soon again: it was not by chance.
-        let is_again = self.rests_until.is_some_and(|until| now < until + self.rest);
+        let is_again = self.rests_until.is_some_and(|until| now < until + self.rest.max(AGAIN_MIN));
         let rest = if is_again { (self.rest * 2).min(REST_MAX) } else { REST_MIN };
         Self { rests_until: Some(now + rest), rest, ..seen }
     }
@@ -161,11 +161,14 @@ fn can_be_apart() -> bool {
 const LOOK_MAX: Duration = Duration::from_micros(250);
 /// Less is not worth beginning.
 const LOOK_MIN: Duration = Duration::from_micros(1);
-/// Away for so long while looking: somebody else may have had the CPU.
-const ABSENCE_MIN: Duration = Duration::from_micros(20);
+/// Away for so long while looking: somebody else may have had the CPU, and more of it than the
+/// kernel's own threads take now and then.
+const ABSENCE_MIN: Duration = Duration::from_micros(150);
 /// Whoever has rivals looks no more for so long at first, and at most.
-const REST_MIN: Duration = Duration::from_millis(10);
-const REST_MAX: Duration = Duration::from_millis(160);
+const REST_MIN: Duration = Duration::from_millis(2);
+const REST_MAX: Duration = Duration::from_millis(128);
+/// A rival that comes again so soon after a rest is no chance: some slices of the scheduler's.
+const AGAIN_MIN: Duration = Duration::from_millis(10);
 /// How often is looked at what takes a system call to look at.
 pub(crate) const LOOK_AROUND: Duration = Duration::from_micros(10);
 /// Some 2 µs, if each costs what a load from the nearest cache does.
