@@ -147,6 +147,11 @@ impl MemoryPool {
 
 impl PooledMemory {
     /// The whole memory, for the kernels that store into it.
+    /// Its bytes count no more, though it is given back a little later.
+    pub(crate) fn uncount(&mut self) {
+        self.meter.take().into_iter().for_each(|meter| meter.subtract(self.bytes as u64));
+    }
+
     pub(crate) fn memory_mut(&mut self) -> &mut PrivateMemory {
         self.memory.as_mut().expect("there until dropped")
     }
@@ -178,7 +183,7 @@ impl Drop for PooledMemory {
         if let Some(memory) = self.memory.take() {
             self.pool.give_back(memory);
         }
-        self.meter.iter().for_each(|meter| meter.subtract(self.bytes as u64));
+        self.uncount();
     }
 }
 

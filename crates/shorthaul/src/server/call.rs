@@ -535,6 +535,9 @@ impl Open {
         });
         // Given back first: the answer says that the client may call again.
         self.place = None;
+        if let Source::Inline(memory) = &mut self.upload.source {
+            memory.uncount();
+        }
         // Unmapping and closing take their time: after the answer is on its way.
         if self.on_reactor {
             completion.spent = Some(Spent { _mapping: unmap, _open: self });

@@ -143,10 +143,11 @@ fn those_that_wait_are_counted_and_let_go_of() {
         let mut stage = Stage::with(options);
         let mut raw = Raw::open(&stage.path);
         let (reader, gate) = UnixStream::pair().unwrap();
+        let sockets: Vec<_> = (0..4).map(|_| UnixStream::pair().unwrap()).collect();
+        let before = open_sockets();
         let enter = raw::call(1, Place::given(64), b"gate", b"");
         raw.send_with(&enter, &[gate.as_fd()]);
         stage.arrived.recv().unwrap();
-        let sockets: Vec<_> = (0..4).map(|_| UnixStream::pair().unwrap()).collect();
         // The honest client has registered one buffer, and one is at the gate.
         for (id, (_, writer)) in (2..).zip(&sockets) {
             raw.send_with(&raw::fill(id, Place::given(100), 100, 1), &[writer.as_fd()]);
@@ -157,6 +158,8 @@ fn those_that_wait_are_counted_and_let_go_of() {
         stage.gate.send(()).unwrap();
         let answers: Vec<_> = (0..4).map(|_| raw.reply()).map(|it| (it.id, it.code)).collect();
         assert_eq!(answers, [(1, raw::OK), (2, raw::OK), (3, raw::OK), (4, raw::OK)]);
+        // What was handed over counts until it is closed, which may be after the answer.
+        eventually("all are closed", || open_sockets() == before);
         // Once more, with nobody there to be answered.
         raw.send_with(&enter, &[gate.as_fd()]);
         stage.arrived.recv().unwrap();
@@ -168,6 +171,12 @@ fn those_that_wait_are_counted_and_let_go_of() {
         stage.gate.send(()).unwrap();
         stage.ends_clean();
     });
+}
+
+/// Sockets that this process has open.
+fn open_sockets() -> usize {
+    let descriptors = Census::take().descriptors;
+    descriptors.iter().filter(|name| name.starts_with("socket:")).count()
 }
 
 /// Waits until the server has taken in so many calls beside the two that a stage begins with.
