@@ -135,7 +135,7 @@ pub(crate) fn without_repeats<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
 const DEFAULT: f64 = 45.0;
 const QUICK: f64 = 6.0;
 const SECONDS_MAX: f64 = 86_400.0;
-const ROUNDS: usize = 15;
+const ROUNDS: usize = 21;
 const ROUNDS_QUICK: usize = 3;
 /// What the inline lane carries in one frame.
 const PAYLOAD_MAX: u64 = 128 << 20;
