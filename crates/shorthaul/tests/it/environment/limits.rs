@@ -46,7 +46,7 @@ fn addresses_that_are_used_up() {
 fn descriptors_that_are_used_up() {
     // With none at all a server lets nobody in, and a client waits for a hello.
     let said = ["Too many open files", "is out of descriptors"];
-    // A ring takes one more on each side while it is offered, at whatever moment looking first pays.
+    // A ring takes one more on each side while it is offered, whenever looking first pays.
     for (count, may_fail) in [(1, true), (2, true), (3, true), (8, false)] {
         let server = World::whole().later_without(&format!("nofile {count}"));
         let failed = run(&server, &World::whole()).unwrap().work_or_fail(&said);
