@@ -148,7 +148,7 @@ pub(super) fn take_away(when: &str) {
         let number = || value.parse::<u64>().unwrap();
         match name {
             "nofile" => limit(Resource::Nofile, number_with_free_ones_below(number())),
-            "as" => limit(Resource::As, address_bytes() + number()),
+            "as" => limit(Resource::As, settled_address_bytes() + number()),
             "fsize" => limit(Resource::Fsize, number()),
             "memlock" => limit(Resource::Memlock, number()),
             name => refuse(name, value),
@@ -175,6 +175,19 @@ fn number_with_free_ones_below(free: u64) -> u64 {
         limit += u64::from(number <= limit);
     }
     limit
+}
+
+/// Those that are used when nothing changes any more: threads that were started a moment ago take
+/// theirs with their first allocations.
+fn settled_address_bytes() -> u64 {
+    let (mut bytes, mut same) = (address_bytes(), 0);
+    while same < 20 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        let now = address_bytes();
+        same = if now == bytes { same + 1 } else { 0 };
+        bytes = now;
+    }
+    bytes
 }
 
 fn address_bytes() -> u64 {
